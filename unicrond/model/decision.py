@@ -1,0 +1,92 @@
+"""What was chosen and why, the imperatives that follow, and how each ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class ActionKind(StrEnum):
+    # orders to an agent: numbers and node names only, never a command line
+    STOP_RANKS = "stop_ranks"  # generation
+    START_RANKS = "start_ranks"  # assignment, master_node, master_port
+    SPAWN_AGENT = "spawn_agent"  # target: node whose agent died
+    END_RUN = "end_run"  # exit_code, reason
+    # Slurm
+    DRAIN = "drain"
+    SHRINK = "shrink"  # keep: nodes that stay
+    REQUEUE = "requeue"  # exclude: nodes
+    EXPEDITE = "expedite"  # StartTime=now once the requeued job is pending
+    # the network
+    PROBE = "probe"  # TCP to the node's slurmd port
+    # people
+    NOTIFY = "notify"
+
+
+class Mode(StrEnum):
+    OBSERVE = "observe"  # decide and record, do not act
+    ACTIVE = "active"
+    PAUSED = "paused"
+
+
+@dataclass(frozen=True, slots=True)
+class ActionKey:
+    """Makes an action idempotent: the same key is never carried out twice."""
+
+    incident_id: int
+    generation: int
+    ordinal: int
+
+    def __str__(self) -> str:
+        return f"{self.incident_id}.{self.generation}.{self.ordinal}"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One imperative to the outside. `node` is the agent or node it concerns, "" for a whole run."""
+
+    key: ActionKey
+    kind: ActionKind
+    run_id: int | None
+    node: str = ""
+    args: dict[str, object] = field(default_factory=dict)
+
+
+class OutcomeState(StrEnum):
+    DONE = "done"
+    FAILED = "failed"
+    REFUSED = "refused"  # looked again, and it was no longer right
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an action ended, `at` Unix seconds; it re-enters the loop as an event."""
+
+    key: ActionKey
+    at: float
+    state: OutcomeState
+    detail: str = ""
+    data: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """Something that was weighed; `price` in words until the planner prices it in FLOP/s."""
+
+    name: str
+    chosen: bool
+    price: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Chosen actions and the reason in words. `acts` is false in modes observe and paused."""
+
+    at: float
+    incident_id: int
+    run_id: int | None
+    generation: int
+    choice: str
+    reason: str
+    acts: bool
+    alternatives: tuple[Alternative, ...] = ()

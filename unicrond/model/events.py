@@ -1,0 +1,106 @@
+"""Everything that enters the loop. Times are Unix seconds on unicrond's clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from unicrond.model.cluster import Snapshot
+from unicrond.model.decision import Mode, Outcome
+from unicrond.model.incident import Signal
+from unicrond.model.run import Assignment, Phase
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTaken:
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What an agent says of itself and of its run when it connects."""
+
+    run_id: int
+    node: str
+    agent: str
+    uid: int
+    name: str
+    weight: float
+    min_nodes: int
+    max_nodes: int
+    ranks_per_node: int
+    nodes: tuple[str, ...]
+    restarts: int
+    phase: Phase
+    generation: int
+    stopped_generation: int
+    assignment: Assignment | None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentJoined:
+    at: float
+    registration: Registration
+
+
+@dataclass(frozen=True, slots=True)
+class AgentBeat:
+    at: float
+    run_id: int
+    node: str
+    agent: str
+    phase: Phase
+    generation: int
+    stopped_generation: int
+    iteration: int
+    peers_heard: dict[str, float] = field(default_factory=dict)  # node -> Unix seconds
+    assignment: Assignment | None = None  # sent when it changed
+
+
+@dataclass(frozen=True, slots=True)
+class AgentLeft:
+    """The connection ended: `finished` when the agent said that its run is over."""
+
+    at: float
+    run_id: int
+    node: str
+    agent: str
+    finished: bool
+    exit_code: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SignalArrived:
+    signal: Signal
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeArrived:
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class ModeSet:
+    at: float
+    mode: Mode
+    who: str
+    run_id: int | None = None  # None: the whole cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Nothing happened but time. `lag_seconds`: by how much the loop itself was late."""
+
+    at: float
+    lag_seconds: float = 0.0
+
+
+Event = (
+    SnapshotTaken
+    | AgentJoined
+    | AgentBeat
+    | AgentLeft
+    | SignalArrived
+    | OutcomeArrived
+    | ModeSet
+    | Tick
+)

@@ -1,0 +1,78 @@
+"""Signals are what a sensor saw; incidents are what we make of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class SignalKind(StrEnum):
+    RANK_EXITED = "rank_exited"  # data: exit_code, signal, stderr (last lines)
+    AGENT_SILENT = "agent_silent"  # no frame for longer than allowed, connection still open or not
+    AGENT_CLOSED = "agent_closed"  # the connection was closed although the run goes on
+    LEASE_EXPIRED = "lease_expired"  # an agent stopped its ranks because it heard nobody
+    NODE_DOWN = "node_down"  # Slurm's word
+    NODE_DRAINED = "node_drained"
+    PROBE_FAILED = "probe_failed"  # the node's slurmd port, three times
+    PROBE_PASSED = "probe_passed"
+    START_FAILED = "start_failed"  # a generation could not be started on a node
+    MANY_SILENT = "many_silent"
+
+
+class Severity(StrEnum):
+    SEV1 = "SEV1"  # the node leaves
+    SEV2 = "SEV2"  # the processes restart
+    SEV3 = "SEV3"  # retry in place
+    NONE = "NONE"
+
+
+class Scope(StrEnum):
+    RANK = "rank"
+    NODE = "node"
+    NODES = "nodes"
+    RUN = "run"
+    CLUSTER = "cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """What one sensor saw, `at` Unix seconds on unicrond's clock. It judges nothing."""
+
+    at: float
+    kind: SignalKind
+    run_id: int | None = None
+    node: str = ""
+    rank: int | None = None
+    member: str = ""
+    generation: int = 0
+    text: str = ""
+    data: dict[str, object] = field(default_factory=dict)
+
+
+class IncidentState(StrEnum):
+    OPEN = "open"
+    HEALING = "healing"
+    RESOLVED = "resolved"
+    PERSON = "person"  # over budget, or more than we may decide
+    CLOSED = "closed"  # the run ended first
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """One fault made of many signals, with one root."""
+
+    incident_id: int
+    opened_at: float
+    kind: str
+    severity: Severity
+    scope: Scope
+    run_id: int | None
+    generation: int
+    root_node: str
+    root_rank: int | None
+    state: IncidentState = IncidentState.OPEN
+    summary: str = ""
+    count: int = 1  # signals merged into it
+    first_signal_at: float = 0.0  # when the fault was noticed where it happened
+    decided_at: float = 0.0
+    closed_at: float = 0.0
