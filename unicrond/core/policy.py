@@ -1,0 +1,30 @@
+"""Every number that the decisions depend on. Units last; defaults are conservative."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from unicrond.model.decision import Mode
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    mode: Mode = Mode.OBSERVE
+    # noticing
+    silence_seconds: float = 3.0  # of an agent, before it is suspected
+    lease_seconds: float = 5.0  # after which a cut agent has stopped its ranks
+    lease_margin_seconds: float = 1.0
+    many_silent_fraction: float = 0.5  # of all agents of two or more runs: call a person instead
+    many_silent_minimum: int = 4
+    # steps of a heal
+    stop_timeout_seconds: float = 15.0
+    start_timeout_seconds: float = 60.0
+    spawn_timeout_seconds: float = 30.0
+    confirm_timeout_seconds: float = 90.0  # past it an unconfirmed loss is left undrained
+    requeue_timeout_seconds: float = 120.0
+    # giving up
+    progress_seconds: float = 60.0  # a generation without iterations that lived this long progressed
+    restarts_without_progress: int = 3
+    # budgets
+    drains_per_hour: int = 4
+    restarts_per_hour: int = 20  # of one run
