@@ -72,6 +72,7 @@ class Changes:
     intents: tuple[Action, ...] = ()  # to be carried out after the save
     outcomes: tuple[Outcome, ...] = ()
     journal: tuple[JournalEntry, ...] = ()
+    again: tuple[Action, ...] = ()  # intents saved earlier, to be carried out once more
     snapshot: Snapshot | None = None
     mode: Mode | None = None
 
@@ -83,6 +84,7 @@ class Changes:
             or self.intents
             or self.outcomes
             or self.journal
+            or self.again
             or self.snapshot
             or self.mode
         )

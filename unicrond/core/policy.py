@@ -14,6 +14,8 @@ class Policy:
     silence_seconds: float = 3.0  # of an agent, before it is suspected
     lease_seconds: float = 5.0  # after which a cut agent has stopped its ranks
     lease_margin_seconds: float = 1.0
+    startup_grace_seconds: float = 5.0  # for agents to find unicrond again after its restart
+    close_grace_seconds: float = 1.0  # for an agent whose connection broke to dial anew
     many_silent_fraction: float = 0.5  # of all agents of two or more runs: call a person instead
     many_silent_minimum: int = 4
     # steps of a heal
@@ -22,6 +24,7 @@ class Policy:
     spawn_timeout_seconds: float = 30.0
     confirm_timeout_seconds: float = 90.0  # past it an unconfirmed loss is left undrained
     requeue_timeout_seconds: float = 120.0
+    resend_seconds: float = 5.0  # an order without an outcome is sent again
     # giving up
     progress_seconds: float = 60.0  # a generation without iterations that lived this long progressed
     restarts_without_progress: int = 3

@@ -73,6 +73,7 @@ class Incident:
     state: IncidentState = IncidentState.OPEN
     summary: str = ""
     count: int = 1  # signals merged into it
+    cause_text: str = ""  # the evidence, as it was printed
     first_signal_at: float = 0.0  # when the fault was noticed where it happened
     decided_at: float = 0.0
     closed_at: float = 0.0

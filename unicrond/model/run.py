@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from unicrond.model.decision import Mode
+
 
 class RunState(StrEnum):
     """
@@ -82,7 +84,66 @@ class AgentView:
     order: str = ""  # of the assignment it carries out
     iteration: int = -1  # highest train step reported by its ranks, -1 when none reports
     peers_heard: dict[str, float] = field(default_factory=dict)  # node -> Unix seconds
+    closed_at: float = 0.0  # when its connection ended, 0 while it is open
     stopped_generation: int = -1  # ranks up to this generation are proved gone on this node
+
+
+class HealStep(StrEnum):
+    """
+    stop ──> start ──> (incident resolved)
+      │        │
+      └────────┴──> requeue ──> (runs again)     end ──> (job over)
+    """
+
+    STOP = "stop"  # ranks of the old generation proved gone, or their lease has run out
+    START = "start"  # the new generation's ranks run
+    REQUEUE = "requeue"  # Slurm starts the whole job again
+    END = "end"  # the job ends with an exit code and a sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Healing:
+    """An incident at work: everything needed to go on after a crash of unicrond."""
+
+    incident_id: int
+    step: HealStep
+    since: float  # Unix seconds, when this step began
+    deadline: float
+    nodes: tuple[str, ...]  # that the next generation runs on
+    lost: tuple[str, ...] = ()  # whose lease must run out before the next generation
+    spawning: tuple[str, ...] = ()  # whose agent is being started again
+    ports: dict[str, int] = field(default_factory=dict)  # node -> a free port found there
+    ordinal: int = 0  # of the next action
+
+
+class LossState(StrEnum):
+    """suspected ──> confirmed ──> drained ──> released;  or ──> returned | unconfirmed | kept"""
+
+    SUSPECTED = "suspected"
+    CONFIRMED = "confirmed"  # by Slurm or by a probe
+    DRAINED = "drained"
+    RELEASED = "released"  # given back to Slurm, or Slurm took it
+    RETURNED = "returned"  # it was heard again before anybody confirmed its loss
+    UNCONFIRMED = "unconfirmed"  # nobody confirmed it in time: left undrained
+    KEPT = "kept"  # confirmed, but a guard or Slurm refused the drain or the shrink
+
+    @property
+    def settled(self) -> bool:
+        return self not in (LossState.SUSPECTED, LossState.CONFIRMED, LossState.DRAINED)
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A node that a run lost, on its way to being confirmed, drained and given back."""
+
+    node: str
+    incident_id: int
+    since: float
+    deadline: float  # for the confirmation
+    state: LossState = LossState.SUSPECTED
+    waiting: bool = False  # for the outcome of an action
+    probed_at: float = 0.0
+    ordinal: int = 500  # of the next action; apart from those of the heal
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,37 +162,23 @@ class Run:
     batch_host: str
     restarts: int  # Slurm's count of requeues at registration
     state: RunState = RunState.STARTING
+    whole_nodes: bool = True  # a run on parts of nodes is only observed
+    mode: Mode | None = None  # overrides the cluster's
     generation: int = 0
     assignment: Assignment | None = None
     agents: dict[str, AgentView] = field(default_factory=dict)  # by node
     shunned: tuple[str, ...] = ()  # nodes this run moved off
+    losses: tuple[Loss, ...] = ()
+    early_exits: tuple[tuple[int, str], ...] = ()  # (rank, node) that ended with 0 before others
     generation_since: float = 0.0  # Unix seconds
+    generation_iteration: int = -1  # train step at the generation's start
     iteration: int = -1
+    failures: tuple[float, ...] = ()  # restarts of the last hour, Unix seconds
     restarts_without_progress: int = 0
-    last_root: str = ""  # "node/rank" of the last failure, to tell a repeat from a new one
+    last_root: str = ""  # node of the last failure, to tell a repeat from a new one
+    finished_code: int | None = None  # the agents' word that the run is over
     end_reason: str = ""
     healing: Healing | None = None
 
-
-class HealStep(StrEnum):
-    """The ordered steps of a heal; each has a post-condition and a deadline (transition/steps.py)."""
-
-    WAIT_AGENTS = "wait-agents"  # a dead agent is started again
-    STOP = "stop"  # ranks of the old generation proved gone, or their lease has run out
-    CONFIRM = "confirm"  # a lost node: Slurm or a probe says so too
-    START = "start"  # the new generation's ranks run
-    REQUEUE = "requeue"
-    END = "end"
-
-
-@dataclass(frozen=True, slots=True)
-class Healing:
-    """An incident at work. Everything needed to go on after a crash of unicrond."""
-
-    incident_id: int
-    step: HealStep
-    since: float  # Unix seconds, when this step began
-    deadline: float
-    generation: int  # the generation that is to come
-    lost: tuple[str, ...] = ()  # nodes left out
-    ordinal: int = 0  # of the next action
+    def loss_of(self, node: str) -> Loss | None:
+        return next((loss for loss in reversed(self.losses) if loss.node == node), None)
