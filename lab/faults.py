@@ -1,0 +1,256 @@
+"""Breaks things in a lab, and mends them. Every fault says exactly what it hit and when.
+
+rank, process   kill-rank stop-rank kill-agent
+node            power-off power-on kill-slurmd start-slurmd
+cable           cut-link restore-link cut-management restore-management slow-link
+daemon          stop-slurmctld start-slurmctld kill-unicrond start-unicrond
+"""
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lab import ground, network, processes, services
+from lab.errors import LabError
+from lab.layout import LabPaths, LabSpec
+from lab.processes import Process
+
+
+@dataclass(frozen=True)
+class Target:
+    """Which node, job or rank; a fault asks for what it needs. For slow-link: how slow."""
+
+    node: str | None = None
+    job: str | None = None
+    rank: int | None = None
+    keep_down: bool = False
+    kilobit: int = 1000
+    delay_milliseconds: int = 0
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A process as it was just before the fault; the process id is the host's."""
+
+    pid: int
+    node: str | None
+    job: str | None
+    rank: int | None
+    command: str
+
+
+@dataclass(frozen=True)
+class Injection:
+    """What was done, and the moment just before it was done."""
+
+    kind: str
+    node: str | None
+    hits: tuple[Hit, ...]
+    monotonic_seconds: float
+    wall_seconds: float
+
+
+@dataclass(frozen=True)
+class Place:
+    """The lab that faults act on."""
+
+    paths: LabPaths
+    spec: LabSpec
+    head: int
+
+    def node(self, target: Target) -> str:
+        if target.node is None:
+            raise LabError("which node? Give one, e.g. --node n2")
+        if target.node not in self.spec.node_names:
+            names = ", ".join(self.spec.node_names)
+            raise LabError(f"node {target.node!r} is not in this lab, which has {names}")
+        return target.node
+
+    def init(self, target: Target) -> int:
+        node = self.node(target)
+        init = processes.node_inits(self.paths.name).get(node)
+        if init is None:
+            raise LabError(f"node {node} is without power: fault power-on first")
+        return init
+
+
+def inject(kind: str, place: Place, target: Target) -> Injection:
+    if kind not in FAULTS:
+        raise LabError(f"no fault {kind!r}; there are: {', '.join(FAULTS)}")
+    if target.node is not None:
+        place.node(target)
+    monotonic, wall = time.monotonic(), time.time()
+    hits = FAULTS[kind](place, target)
+    return Injection(kind, target.node, tuple(hits), monotonic, wall)
+
+
+def kill_rank(place: Place, target: Target) -> list[Hit]:
+    return _signal(_ranks(place, target), signal.SIGKILL, "rank")
+
+
+def stop_rank(place: Place, target: Target) -> list[Hit]:
+    return _signal(_ranks(place, target), signal.SIGSTOP, "rank")
+
+
+def kill_agent(place: Place, target: Target) -> list[Hit]:
+    if target.job is None and target.node is None:
+        raise LabError("which agent? Give --node, --job or both")
+    return _signal(_found(place, target, _is_agent), signal.SIGKILL, "agent")
+
+
+def _ranks(place: Place, target: Target) -> list[tuple[Process, Hit]]:
+    if target.job is None and target.node is None:
+        raise LabError("which rank? Give --job with --rank, or --node")
+    return _found(place, target, _is_rank)
+
+
+def _is_rank(process: Process, variables: dict[str, str]) -> bool:
+    """The outermost process that has RANK: workers of a rank inherit it."""
+    return "RANK" in variables and "RANK" not in processes.environment(process.parent)
+
+
+def _is_agent(process: Process, variables: dict[str, str]) -> bool:
+    """The outermost one again; srun and its step daemon speak of the agent too, but are not it."""
+    return _speaks_of_agent(process) and "RANK" not in variables and process.name != "srun"
+
+
+def _speaks_of_agent(process: Process) -> bool:
+    names = [word.rsplit("/", 1)[-1] for word in process.arguments[:3]]
+    return "agent.pyz" in names or "unicron-agent" in names
+
+
+def _found(
+    place: Place, target: Target, wanted: Callable[[Process, dict[str, str]], bool]
+) -> list[tuple[Process, Hit]]:
+    inits = processes.node_inits(place.paths.name)
+    return [
+        (process, hit)
+        for node, init in sorted(inits.items())
+        if target.node in (None, node)
+        for process in processes.living_in(init)
+        if wanted(process, variables := processes.environment(process.pid))
+        for hit in [_hit(process, node, variables)]
+        if target.job in (None, hit.job) and target.rank in (None, hit.rank)
+    ]
+
+
+def _hit(process: Process, node: str | None, variables: dict[str, str]) -> Hit:
+    rank = variables.get("RANK", "")
+    command = " ".join(process.arguments)[:200]
+    job = variables.get("SLURM_JOB_ID")
+    return Hit(process.pid, node, job, int(rank) if rank.isdigit() else None, command)
+
+
+def _signal(found: list[tuple[Process, Hit]], number: signal.Signals, what: str) -> list[Hit]:
+    hits = [hit for process, hit in found if processes.send_signal(process, number)]
+    if not hits:
+        raise LabError(f"no such {what} runs: `lab status` counts the processes of each node")
+    return hits
+
+
+def cut_link(place: Place, target: Target) -> list[Hit]:
+    place.init(target)
+    network.cut(place.head, place.node(target))
+    return []
+
+
+def restore_link(place: Place, target: Target) -> list[Hit]:
+    """The cable as new: plugged in and at full speed."""
+    network.speed_up(place.head, place.node(target), place.init(target))
+    network.restore(place.head, place.node(target))
+    return []
+
+
+def cut_management(place: Place, target: Target) -> list[Hit]:
+    place.init(target)
+    network.cut_management(place.head, place.node(target))
+    return []
+
+
+def restore_management(place: Place, target: Target) -> list[Hit]:
+    network.restore_management(place.head, place.node(target))
+    return []
+
+
+def slow_link(place: Place, target: Target) -> list[Hit]:
+    node, init = place.node(target), place.init(target)
+    network.slow_down(place.head, node, init, target.kilobit, target.delay_milliseconds)
+    return []
+
+
+def power_off(place: Place, target: Target) -> list[Hit]:
+    """The cable first: a machine without power says no goodbye on its connections."""
+    node, init = place.node(target), place.init(target)
+    lost = [_hit(p, node, processes.environment(p.pid)) for p in processes.living_in(init)]
+    network.cut(place.head, node)
+    first = processes.read_process(init)
+    if first is not None:
+        processes.kill_and_wait(first)
+    network.unplug(place.head, node)
+    return lost
+
+
+def power_on(place: Place, target: Target) -> list[Hit]:
+    node = place.node(target)
+    if node in processes.node_inits(place.paths.name):
+        raise LabError(f"node {node} has power already")
+    boot(place, node)
+    start_slurmd(place, target)
+    return []
+
+
+def boot(place: Place, node: str) -> int:
+    """A node with its cable, before any service."""
+    init = ground.start_node(place.paths, place.head, node)
+    network.plug_in(place.head, node, init)
+    return init
+
+
+def kill_slurmd(place: Place, target: Target) -> list[Hit]:
+    node, init = place.node(target), place.init(target)
+    return [_hit(process, node, {}) for process in services.kill_slurmd(node, init)]
+
+
+def start_slurmd(place: Place, target: Target) -> list[Hit]:
+    services.start_slurmd(place.node(target), place.init(target))
+    return []
+
+
+def stop_slurmctld(place: Place, target: Target) -> list[Hit]:
+    return [_hit(services.stop_slurmctld(place.head), None, {})]
+
+
+def start_slurmctld(place: Place, target: Target) -> list[Hit]:
+    services.start_slurmctld(place.head)
+    return []
+
+
+def kill_unicrond(place: Place, target: Target) -> list[Hit]:
+    killed = services.kill_unicrond(place.head, keep_down=target.keep_down)
+    return [_hit(process, None, {}) for process in killed]
+
+
+def start_unicrond(place: Place, target: Target) -> list[Hit]:
+    services.start_unicrond(place.head)
+    return []
+
+
+FAULTS: dict[str, Callable[[Place, Target], list[Hit]]] = {
+    "kill-rank": kill_rank,
+    "stop-rank": stop_rank,
+    "kill-agent": kill_agent,
+    "cut-link": cut_link,
+    "restore-link": restore_link,
+    "cut-management": cut_management,
+    "restore-management": restore_management,
+    "slow-link": slow_link,
+    "power-off": power_off,
+    "power-on": power_on,
+    "kill-slurmd": kill_slurmd,
+    "start-slurmd": start_slurmd,
+    "stop-slurmctld": stop_slurmctld,
+    "start-slurmctld": start_slurmctld,
+    "kill-unicrond": kill_unicrond,
+    "start-unicrond": start_unicrond,
+}
