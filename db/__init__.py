@@ -1,0 +1,11 @@
+"""What unicrond remembers: a database by way of SQLAlchemy Core, by default SQLite.
+
+codec       dataclasses to JSON and back
+schema      the tables
+engine      connections, and what each database needs of them
+migrate     creates the tables, brings them up to date, refuses those of a newer program
+store       SqlStore: the port Store of unicrond/ports.py, for the loop, which alone writes
+watched     what a snapshot changes
+memory      MemoryStore: the same port without a database
+queries     reading, for the API
+"""

@@ -1,0 +1,123 @@
+"""Connections, and what each database needs of them. Translates the drivers' errors into ours.
+
+SQLite: WAL, so that readers never hold up the loop, and synchronous=FULL, so that an intent which
+was saved survives a power loss and not only a SIGKILL: the action that follows must not be unknown
+to the daemon that comes after. It costs one fsync a save, of which there are a few a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+
+from unicrond.errors import BadInput, StoreUnavailable
+
+BUSY_TIMEOUT_SECONDS = 2.0
+DIALECTS = ("sqlite", "postgresql", "mysql", "mariadb")
+
+
+def writing_engine(url: str) -> Engine:
+    """For the loop and for migrations. Connects when first used."""
+    parsed = _parse(url)
+    if parsed.get_backend_name() != "sqlite":
+        return _create(parsed, pool_pre_ping=True)
+    engine = _create(parsed, connect_args={"timeout": BUSY_TIMEOUT_SECONDS})
+    event.listen(engine, "connect", _prepare_writer)
+    event.listen(engine, "begin", _begin_writing)
+    return engine
+
+
+def reading_engine(url: str) -> Engine:
+    """For the API: cannot write, and never creates a database."""
+    parsed = _parse(url)
+    if parsed.get_backend_name() != "sqlite":
+        return _create(parsed, pool_pre_ping=True)
+    parsed = parsed.set(database=f"file:{parsed.database}").update_query_dict(
+        {"mode": "ro", "uri": "true"}
+    )
+    return _create(parsed, connect_args={"timeout": BUSY_TIMEOUT_SECONDS})
+
+
+def _parse(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise BadInput(
+            f"database_url: {url!r} is not a URL; write for example "
+            "sqlite:////var/lib/unicron/unicron.db or postgresql+psycopg://user@host/unicron"
+        ) from None
+    if parsed.get_backend_name() not in DIALECTS:
+        raise BadInput(
+            f"database_url: {parsed.drivername} is not supported; use one of {', '.join(DIALECTS)}"
+        )
+    if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
+        raise BadInput(
+            "database_url: a database in memory would forget everything; name a file, for example "
+            "sqlite:////var/lib/unicron/unicron.db"
+        )
+    return parsed
+
+
+def _create(url: URL, **options: Any) -> Engine:
+    try:
+        return create_engine(url, **options)
+    except (ModuleNotFoundError, NoSuchModuleError) as error:
+        raise BadInput(
+            f"database_url: the driver for {url.drivername} is not installed ({error}); install "
+            "unicrond[postgresql] or unicrond[mariadb]"
+        ) from error
+
+
+def _prepare_writer(connection: Any, _record: object) -> None:
+    connection.isolation_level = None  # the driver's own BEGIN comes too late, after the reads
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")
+
+
+def _begin_writing(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+@contextmanager
+def translated_errors(engine: Engine) -> Iterator[None]:
+    """Whatever the driver raises leaves as StoreUnavailable, with the database's own words."""
+    try:
+        yield
+    except DBAPIError as error:
+        raise StoreUnavailable(f"database {shown(engine)}: {error.orig}") from error
+    except SQLAlchemyError as error:
+        raise StoreUnavailable(f"database {shown(engine)}: {error}") from error
+
+
+def shown(engine: Engine) -> str:
+    return engine.url.render_as_string(hide_password=True)
+
+
+class FileGuard:
+    """Notices that an SQLite file was removed or replaced: SQLite itself would write on into it."""
+
+    def __init__(self, engine: Engine) -> None:
+        sqlite = engine.dialect.name == "sqlite"
+        self._path = Path(engine.url.database or "") if sqlite else None
+        self._identity = self._look()
+
+    def _look(self) -> tuple[int, int] | None:
+        if self._path is None:
+            return None
+        try:
+            status = self._path.stat()
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
+
+    def check(self) -> None:
+        if self._look() != self._identity:
+            raise StoreUnavailable(
+                f"database {self._path}: the file was removed or replaced; put it back, or restart"
+            )

@@ -1,0 +1,89 @@
+"""MemoryStore: the port Store without a database, for tests and simulation.
+
+What it keeps is encoded, like in a database: nothing that the caller changes afterwards reaches it,
+and what cannot be stored is refused. `fault` makes it fail as a full disk would.
+"""
+
+from __future__ import annotations
+
+from db.codec import dumps, loads
+from db.store import DRAINS_WITHIN_SECONDS, incident_ended
+from db.watched import Written, after, difference
+from unicrond.errors import StoreUnavailable
+from unicrond.model.decision import (
+    Action,
+    ActionKey,
+    ActionKind,
+    Decision,
+    Mode,
+    Outcome,
+    OutcomeState,
+)
+from unicrond.model.incident import Incident
+from unicrond.model.run import Run
+from unicrond.ports import Changes, JournalEntry, Saved
+
+
+class MemoryStore:
+    def __init__(self) -> None:
+        self.fault = ""
+        self.journal: list[JournalEntry] = []
+        self.decisions: list[Decision] = []
+        self.intents: dict[ActionKey, Action] = {}
+        self.outcomes: dict[ActionKey, Outcome] = {}
+        self.written = Written()
+        self._runs: dict[int, str] = {}
+        self._incidents: dict[int, str] = {}
+        self._mode: Mode | None = None
+
+    def load(self) -> Saved:
+        self._check()
+        incidents = [loads(Incident, doc) for _, doc in sorted(self._incidents.items())]
+        runs = [loads(Run, doc) for _, doc in sorted(self._runs.items())]
+        unfinished = [key for key in self.intents if key not in self.outcomes]
+        return Saved(
+            runs=tuple(run for run in runs if not run.state.ended),
+            incidents=tuple(incident for incident in incidents if not incident_ended(incident)),
+            unfinished=tuple(self.intents[key] for key in sorted(unfinished, key=_order)),
+            next_incident_id=max(self._incidents, default=0) + 1,
+            next_ordinal=max((key.ordinal for key in self.intents), default=-1) + 1,
+            mode=self._mode,
+            drains=self._recent_drains(),
+        )
+
+    def save(self, changes: Changes) -> None:
+        self._check()
+        runs = {run.run_id: dumps(run) for run in changes.runs}
+        incidents = {incident.incident_id: dumps(incident) for incident in changes.incidents}
+        intents = {action.key: loads(Action, dumps(action)) for action in changes.intents}
+        journal = [loads(JournalEntry, dumps(entry)) for entry in changes.journal]
+        outcomes = [loads(Outcome, dumps(outcome)) for outcome in changes.outcomes]
+        self._runs |= runs
+        self._incidents |= incidents
+        self.intents |= intents
+        self.journal += journal
+        self.decisions += changes.decisions
+        self.outcomes |= {o.key: o for o in outcomes if o.key in self.intents}
+        self._mode = changes.mode or self._mode
+        if changes.snapshot is not None:
+            found = difference(self.written, changes.snapshot)
+            rows = {
+                a.job_id: len(self.written.allocations) + n for n, a in enumerate(found.added, 1)
+            }
+            self.written = after(self.written, changes.snapshot, rows)
+
+    def _check(self) -> None:
+        if self.fault:
+            raise StoreUnavailable(self.fault)
+
+    def _recent_drains(self) -> tuple[tuple[float, str], ...]:
+        done = sorted(
+            (outcome.at, self.intents[key].node)
+            for key, outcome in self.outcomes.items()
+            if outcome.state is OutcomeState.DONE and self.intents[key].kind is ActionKind.DRAIN
+        )
+        return tuple(d for d in done if d[0] > done[-1][0] - DRAINS_WITHIN_SECONDS)
+
+
+def _order(key: ActionKey) -> tuple[int, int, int]:
+    return key.incident_id, key.generation, key.ordinal

@@ -1,0 +1,289 @@
+"""SqlStore: the port Store over a database. One process writes: the loop's.
+
+A save is one transaction. Values are written whole; of a snapshot only what changed since the last
+one (watched.py). Used from one thread at a time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine, Table, bindparam, delete, func, insert, select, update
+
+from db import migrate, schema
+from db.codec import CodecError, dumps, loads
+from db.engine import FileGuard, translated_errors, writing_engine
+from db.watched import AllocationRow, Difference, Written, after, difference
+from unicrond.errors import StoreUnavailable
+from unicrond.model.cluster import Allocation, Node, Snapshot
+from unicrond.model.decision import Action, ActionKind, Decision, Mode, Outcome, OutcomeState
+from unicrond.model.incident import Incident, IncidentState
+from unicrond.model.run import Run
+from unicrond.ports import Changes, JournalEntry, Saved
+
+DRAINS_WITHIN_SECONDS = 3600.0
+MODE_KEY = "mode"
+
+T = TypeVar("T")
+
+
+def open_store(url: str) -> SqlStore:
+    """Creates the tables in an empty database. Raises BadInput for a database that is not for this
+    program (db/migrate.py) and StoreUnavailable for one that does not answer."""
+    engine = writing_engine(url)
+    migrate.ensure_ready(engine)
+    return SqlStore(engine)
+
+
+def incident_ended(incident: Incident) -> bool:
+    return incident.state in (IncidentState.RESOLVED, IncidentState.CLOSED)
+
+
+class SqlStore:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._guard = FileGuard(engine)
+        self._written: Written | None = None
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def load(self) -> Saved:
+        return self._within(_load)
+
+    def save(self, changes: Changes) -> None:
+        def write(connection: Connection) -> Written | None:
+            _save(connection, changes)
+            if changes.snapshot is None:
+                return self._written
+            written = self._written or _read_written(connection)
+            return _save_snapshot(connection, written, changes.snapshot)
+
+        self._written = self._within(write)
+
+    def put_meta(self, key: str, value: object) -> None:
+        """One JSON value beside the state, such as the loop's heartbeat."""
+        self._within(lambda connection: _put_meta(connection, key, value))
+
+    def get_meta(self, key: str) -> object:
+        """None when it was never put."""
+        return self._within(lambda connection: _get_meta(connection, key))
+
+    def _within(self, work: Callable[[Connection], T]) -> T:
+        with translated_errors(self._engine):
+            self._guard.check()
+            with self._engine.begin() as connection:
+                return work(connection)
+
+
+def _load(connection: Connection) -> Saved:
+    runs, incidents, actions = schema.runs.c, schema.incidents.c, schema.actions.c
+    mode = _get_meta(connection, MODE_KEY)
+    live = select(runs.doc).where(runs.ended.is_(False)).order_by(runs.run_id)
+    open_ = select(incidents.doc).where(incidents.ended.is_(False)).order_by(incidents.incident_id)
+    unfinished = (
+        select(actions.intent)
+        .where(actions.outcome_state.is_(None))
+        .order_by(actions.incident_id, actions.generation, actions.ordinal)
+    )
+    incident = connection.scalar(select(func.max(incidents.incident_id)))
+    ordinal = connection.scalar(select(func.max(actions.ordinal)))
+    return Saved(
+        runs=tuple(_read(Run, connection.scalars(live))),
+        incidents=tuple(_read(Incident, connection.scalars(open_))),
+        unfinished=tuple(_read(Action, connection.scalars(unfinished))),
+        next_incident_id=1 if incident is None else incident + 1,
+        next_ordinal=0 if ordinal is None else ordinal + 1,
+        mode=None if mode is None else Mode(str(mode)),
+        drains=_recent_drains(connection),
+    )
+
+
+def _read(cls: type[T], docs: Iterable[str]) -> list[T]:
+    try:
+        return [loads(cls, doc) for doc in docs]
+    except CodecError as error:
+        raise StoreUnavailable(f"database holds a value that cannot be read: {error}") from error
+
+
+def _recent_drains(connection: Connection) -> tuple[tuple[float, str], ...]:
+    """Of the hour before the last one: no clock is asked, and whoever counts looks at the times."""
+    c = schema.actions.c
+    done = (c.kind == ActionKind.DRAIN.value) & (c.outcome_state == OutcomeState.DONE.value)
+    latest = connection.scalar(select(func.max(c.outcome_at)).where(done))
+    if latest is None:
+        return ()
+    query = select(c.outcome_at, c.node).where(done, c.outcome_at > latest - DRAINS_WITHIN_SECONDS)
+    return tuple(
+        (row.outcome_at, row.node) for row in connection.execute(query.order_by(c.outcome_at))
+    )
+
+
+def _save(connection: Connection, changes: Changes) -> None:
+    _put(connection, schema.runs, ("run_id",), [_run_row(run) for run in changes.runs])
+    incidents = [_incident_row(incident) for incident in changes.incidents]
+    _put(connection, schema.incidents, ("incident_id",), incidents)
+    _append(connection, schema.decisions, [_decision_row(d) for d in changes.decisions])
+    keys = ("incident_id", "generation", "ordinal")
+    _put(connection, schema.actions, keys, [_intent_row(action) for action in changes.intents])
+    _join_outcomes(connection, changes.outcomes)
+    _append(connection, schema.journal, [_journal_row(entry) for entry in changes.journal])
+    if changes.mode is not None:
+        _put_meta(connection, MODE_KEY, changes.mode)
+
+
+def _put(
+    connection: Connection, table: Table, keys: Sequence[str], rows: Sequence[dict[str, Any]]
+) -> None:
+    """Insert or update, in words that every database knows; there is one writer."""
+    for row in rows:
+        same = [table.c[key] == row[key] for key in keys]
+        if not connection.execute(update(table).where(*same).values(row)).rowcount:
+            connection.execute(insert(table).values(row))
+
+
+def _append(connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> None:
+    if rows:
+        connection.execute(insert(table), rows)
+
+
+def _join_outcomes(connection: Connection, outcomes: Sequence[Outcome]) -> None:
+    """An outcome whose intent is unknown was no act of ours; the journal has it."""
+    c = schema.actions.c
+    for outcome in outcomes:
+        key = outcome.key
+        connection.execute(
+            update(schema.actions)
+            .where(c.incident_id == key.incident_id)
+            .where(c.generation == key.generation, c.ordinal == key.ordinal)
+            .values(
+                outcome_state=outcome.state.value, outcome_at=outcome.at, outcome=dumps(outcome)
+            )
+        )
+
+
+def _put_meta(connection: Connection, key: str, value: object) -> None:
+    _put(connection, schema.meta, ("key",), [{"key": key, "value": dumps(value)}])
+
+
+def _get_meta(connection: Connection, key: str) -> object:
+    value = connection.scalar(select(schema.meta.c.value).where(schema.meta.c.key == key))
+    return None if value is None else json.loads(value)
+
+
+def _run_row(run: Run) -> dict[str, Any]:
+    return {
+        "run_id": run.run_id,
+        "user": run.user,
+        "state": run.state.value,
+        "ended": run.state.ended,
+        "doc": dumps(run),
+    }
+
+
+def _incident_row(incident: Incident) -> dict[str, Any]:
+    return {
+        "incident_id": incident.incident_id,
+        "run_id": incident.run_id,
+        "root_node": incident.root_node,
+        "state": incident.state.value,
+        "ended": incident_ended(incident),
+        "opened_at": incident.opened_at,
+        "doc": dumps(incident),
+    }
+
+
+def _decision_row(decision: Decision) -> dict[str, Any]:
+    return {
+        "incident_id": decision.incident_id,
+        "run_id": decision.run_id,
+        "at": decision.at,
+        "doc": dumps(decision),
+    }
+
+
+def _intent_row(action: Action) -> dict[str, Any]:
+    return {
+        "incident_id": action.key.incident_id,
+        "generation": action.key.generation,
+        "ordinal": action.key.ordinal,
+        "kind": action.kind.value,
+        "run_id": action.run_id,
+        "node": action.node,
+        "intent": dumps(action),
+    }
+
+
+def _journal_row(entry: JournalEntry) -> dict[str, Any]:
+    return {f.name: getattr(entry, f.name) for f in fields(entry)} | {"data": dumps(entry.data)}
+
+
+def _read_written(connection: Connection) -> Written:
+    """What the tables say: asked once, then remembered."""
+    a, n = schema.allocations.c, schema.nodes.c
+    rows = connection.execute(select(a.id, a.doc).where(a.gone_at.is_(None))).all()
+    allocations = [AllocationRow(row.id, _read(Allocation, [row.doc])[0]) for row in rows]
+    nodes = _read(Node, connection.scalars(select(n.doc)))
+    return Written(
+        {row.allocation.job_id: row for row in allocations}, {node.name: node for node in nodes}
+    )
+
+
+def _save_snapshot(connection: Connection, written: Written, snapshot: Snapshot) -> Written:
+    found = difference(written, snapshot)
+    rows = _save_allocations(connection, found, snapshot.at)
+    nodes = [_node_row(node, snapshot.at) for node in found.nodes]
+    _append(connection, schema.nodes, [row for row in nodes if row["name"] not in written.nodes])
+    _update(connection, schema.nodes, "name", [r for r in nodes if r["name"] in written.nodes])
+    for name in found.nodes_removed:
+        connection.execute(delete(schema.nodes).where(schema.nodes.c.name == name))
+    return after(written, snapshot, rows)
+
+
+def _save_allocations(connection: Connection, found: Difference, at: float) -> Mapping[int, int]:
+    table = schema.allocations
+    _update(connection, table, "id", [{"id": old.row, "gone_at": at} for old in found.gone])
+    changed = [_allocation_row(row.allocation, at) | {"id": row.row} for row in found.changed]
+    _update(connection, table, "id", changed)
+    before = connection.scalar(select(func.max(table.c.id))) or 0
+    _append(connection, table, [_allocation_row(allocation, at) for allocation in found.added])
+    new = select(table.c.job_id, table.c.id).where(table.c.id > before)
+    return {row.job_id: row.id for row in connection.execute(new)}
+
+
+def _update(connection: Connection, table: Table, key: str, rows: Sequence[dict[str, Any]]) -> None:
+    if not rows:
+        return
+    columns = [name for name in rows[0] if name != key]
+    statement = (
+        update(table)
+        .where(table.c[key] == bindparam("this_row"))
+        .values({name: bindparam(f"new_{name}") for name in columns})
+    )
+    connection.execute(
+        statement,
+        [{"this_row": row[key]} | {f"new_{name}": row[name] for name in columns} for row in rows],
+    )
+
+
+def _node_row(node: Node, at: float) -> dict[str, Any]:
+    return {"name": node.name, "state": node.state.value, "changed_at": at, "doc": dumps(node)}
+
+
+def _allocation_row(allocation: Allocation, at: float) -> dict[str, Any]:
+    return {
+        "job_id": allocation.job_id,
+        "user": allocation.user,
+        "account": allocation.account,
+        "partition": allocation.partition,
+        "state": allocation.state.value,
+        "gpus": allocation.gpus,
+        "submit_time": allocation.submit_time,
+        "start_time": allocation.start_time,
+        "end_time": allocation.end_time,
+        "changed_at": at,
+        "doc": dumps(allocation),
+    }
