@@ -1,4 +1,4 @@
-"""`unicronctl lab up|down|status|exec|fault`, also `python -m lab`. Exit codes: 0, 1 failed, 2 wrong use."""
+"""`unicronctl lab up|down|status|exec|fault`, also `python -m lab`. Exit code 2: not possible."""
 
 import dataclasses
 import json

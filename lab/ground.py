@@ -28,7 +28,7 @@ UIDS = {"root": 0, **{user.name: user.uid for user in USERS}}
 # Runs as the first process of the lab. The state directory is bound into the new /var/lib first,
 # so that its path is the same inside and outside. Orphans are reaped by `wait`.
 HEAD_INIT = f"""set -e
-state=$3
+state=$4
 echo head >/proc/sys/kernel/hostname
 mount --bind "$state" "$state/root$state"
 mount -t tmpfs -o mode=755 tmpfs /run
@@ -47,19 +47,19 @@ while :; do sleep 3600 & wait; done
 
 # Runs as the first process of a node: what is the node's own is private, /home is shared like NFS.
 NODE_INIT = """set -e
-echo "$2" >/proc/sys/kernel/hostname
+echo "$3" >/proc/sys/kernel/hostname
 mount -t tmpfs -o mode=1777 tmpfs /tmp
 mount -t tmpfs -o mode=1777 tmpfs /dev/shm
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir /run/munge /run/slurm
-mount --bind "$3/root/run/munge" /run/munge
+mount --bind "$4/root/run/munge" /run/munge
 : >/run/unicron-lab
 trap : HUP INT TERM
 while :; do sleep 3600 & wait; done
 """
 
 UNSHARE = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--net", "--mount",
-           "--uts", "--ipc", "/bin/sh", "-c"]  # fmt: skip
+           "--uts", "--ipc", "/bin/sh"]  # fmt: skip
 
 
 def make_files(spec: LabSpec, paths: LabPaths, slurm_version: tuple[int, int]) -> None:
@@ -67,6 +67,8 @@ def make_files(spec: LabSpec, paths: LabPaths, slurm_version: tuple[int, int]) -
     paths.state.parent.mkdir(mode=0o755, exist_ok=True)
     paths.state.mkdir(mode=0o755)
     paths.spec.write_text(spec.to_json())
+    (paths.state / "head.sh").write_text(HEAD_INIT)
+    (paths.state / "node.sh").write_text(NODE_INIT)
     _copy_etc(paths.inside("/etc"))
     _make_folders(paths)
     _make_devices(spec, paths)
@@ -158,7 +160,7 @@ def start_head(paths: LabPaths) -> int:
     log = paths.log / "init.log"
     with log.open("a") as output:
         subprocess.Popen(
-            [*UNSHARE, HEAD_INIT, processes.HEAD_MARK, paths.name, "head", str(paths.state)],
+            _init(paths, "head", processes.HEAD_MARK, "head"),
             stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             cwd="/", start_new_session=True, env={"PATH": os.environ["PATH"]},
         )  # fmt: skip
@@ -168,10 +170,14 @@ def start_head(paths: LabPaths) -> int:
 def start_node(paths: LabPaths, head: int, node: str) -> int:
     """Start a node's first process; orphaned at once, so that it belongs to the lab alone."""
     log = paths.log / f"init-{node}.log"
-    init = [*UNSHARE, NODE_INIT, processes.NODE_MARK, paths.name, node, str(paths.state)]
+    init = _init(paths, "node", processes.NODE_MARK, node)
     start = 'log=$1; shift; setsid "$@" </dev/null >>"$log" 2>&1 &'
     processes.run(processes.enter(head, ["/bin/sh", "-c", start, "start", str(log), *init]))
     return _await_init(lambda: processes.node_inits(paths.name).get(node), node, log)
+
+
+def _init(paths: LabPaths, script: str, mark: str, host: str) -> list[str]:
+    return [*UNSHARE, f"{paths.state}/{script}.sh", mark, paths.name, host, str(paths.state)]
 
 
 def _await_init(find: Callable[[], int | None], what: str, log: Path) -> int:

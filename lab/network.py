@@ -88,8 +88,8 @@ def slow_down(head: int, node: str, init: int, kilobit: int, delay_milliseconds:
         except LabError as error:
             if delay_milliseconds:
                 raise LabError(
-                    f"a delay needs the kernel module sch_netem, which cannot be used here ({error}); "
-                    "leave the delay away to limit the rate alone"
+                    "a delay needs the kernel module sch_netem, which cannot be used here; leave "
+                    f"the delay away to limit the rate alone ({error})"
                 ) from error
             raise
 

@@ -151,18 +151,14 @@ def run(argv: Sequence[str], *, timeout_seconds: float = 30, text_in: str | None
 def send_signal(process: Process, number: signal.Signals) -> bool:
     """False if it ended before. The handle makes sure that no other process gets the signal."""
     with _handle(process) as handle:
-        if handle is None:
-            return False
-        signal.pidfd_send_signal(handle, number)
-    return True
+        return handle is not None and _deliver(handle, number)
 
 
 def kill_and_wait(process: Process, timeout_seconds: float = 20) -> None:
     """An init has ended once all of its namespace has; its command line is gone long before."""
     with _handle(process) as handle:
-        if handle is None:
+        if handle is None or not _deliver(handle, signal.SIGKILL):
             return
-        signal.pidfd_send_signal(handle, signal.SIGKILL)
         ended, _, _ = select.select([handle], [], [], timeout_seconds)
     if not ended:
         raise LabError(
@@ -178,17 +174,24 @@ def _handle(process: Process) -> Iterator[int | None]:
         yield None
         return
     try:
-        with contextlib.suppress(ProcessLookupError):
-            yield handle if read_process(process.pid) == process else None
+        yield handle if read_process(process.pid) == process else None
     finally:
         os.close(handle)
+
+
+def _deliver(handle: int, number: signal.Signals) -> bool:
+    try:
+        signal.pidfd_send_signal(handle, number)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def end_all(lab: str) -> None:
     """Kill the lab's inits and with them all that lives under them, and see them gone."""
     for _ in range(100):
         found = carriers(lab)
-        for process in found:
+        for process in sorted(found, key=_is_init, reverse=True):
             kill_and_wait(process)
         if not found:
             return

@@ -17,8 +17,11 @@ from lab import processes
 from lab.errors import LabError
 from lab.processes import Process
 
-PATH = "/opt/unicron/bin:/opt/unicron/env/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-VARIABLES = {"PATH": PATH, "LANG": "C.UTF-8"}
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+VARIABLES = {
+    "PATH": f"/opt/unicron/bin:/opt/unicron/env/bin:{SYSTEM_PATH}",
+    "LANG": "C.UTF-8",
+}
 UNICROND_MARK = "unicron-lab-unicrond"
 
 DATABASE = ["/usr/sbin/mariadbd", "--no-defaults", "--datadir=/var/lib/mysql",
@@ -59,7 +62,9 @@ def start_database(head: int) -> None:
 
 
 def start_slurmdbd(head: int) -> None:
-    """slurmdbd waits for MariaDB itself."""
+    """Once the database is there: else slurmdbd would look again after 5 s only."""
+    socket = processes.PROC / str(head) / "root/run/mysqld/mysqld.sock"
+    _retry("MariaDB", lambda: _expect(socket.exists(), "no socket yet"), pause_seconds=0.02)
     _run_in(head, "slurm", ["slurmdbd"])
 
 
@@ -182,7 +187,8 @@ def _expect(truth: bool, otherwise: str) -> None:
         raise LabError(otherwise)
 
 
-def _retry(what: str, attempt: Callable[[], object], timeout_seconds: float = 20) -> None:
+def _retry(what: str, attempt: Callable[[], object], pause_seconds: float = 0.1) -> None:
+    timeout_seconds = 20
     deadline = time.monotonic() + timeout_seconds
     while True:
         try:
@@ -190,5 +196,5 @@ def _retry(what: str, attempt: Callable[[], object], timeout_seconds: float = 20
             return
         except LabError as error:
             if time.monotonic() > deadline:
-                raise LabError(f"waited {timeout_seconds:g} s for {what}: {error}") from error
-        time.sleep(0.1)
+                raise LabError(f"waited {timeout_seconds} s for {what}: {error}") from error
+        time.sleep(pause_seconds)
