@@ -1,0 +1,132 @@
+"""CommandLineSlurm: the Slurm port over scontrol. Looks again before each act.
+
+Two commands a snapshot, whatever the cluster's size. An empty or failed answer is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from unicrond.errors import Refused, SlurmUnavailable
+from unicrond.model.cluster import Allocation, JobState, Node, Snapshot
+from unicrond.ports import Clock
+from unicrond.slurm import checks
+from unicrond.slurm.command import SlurmCommand
+from unicrond.slurm.hostlist import fold
+from unicrond.slurm.parse import (
+    NO_JOBS,
+    BadRecord,
+    Nodes,
+    excluded_nodes,
+    parse_jobs,
+    parse_nodes,
+    slurmd_port,
+)
+
+_TOLD_TROUBLES = 10  # the others are counted
+_SHOW = ("scontrol", "--all", "--local", "--oneliner", "show")
+
+
+class CommandLineSlurm:
+    """Needs Operator for acts on jobs and Admin for drains; looking needs no right."""
+
+    def __init__(
+        self, clock: Clock, prefix: Sequence[str] = (), timeout_seconds: float = 10.0
+    ) -> None:
+        self._clock = clock
+        self._command = SlurmCommand(prefix, timeout_seconds)
+        self._port: int | None = None
+
+    def snapshot(self) -> Snapshot:
+        at = self._clock.now()
+        try:
+            nodes = self._nodes()
+        except (Refused, SlurmUnavailable) as error:
+            return Snapshot(at, None, None, str(error))  # a slow slurmctld is not asked twice
+        try:
+            jobs = parse_jobs(self._show_jobs(), nodes.known)
+        except (Refused, SlurmUnavailable) as error:
+            return Snapshot(at, nodes.known, None, _told([*nodes.troubles, str(error)]))
+        allocations = {
+            job.job_id: job
+            for job in jobs.known.values()
+            if job.gpus or job.state is JobState.UNKNOWN
+        }
+        return Snapshot(at, nodes.known, allocations, _told([*nodes.troubles, *jobs.troubles]))
+
+    def drain(self, node: str, reason: str) -> None:
+        if checks.drain_is_due(self._node(node), reason):
+            self._update(f"NodeName={fold([node])}", "State=DRAIN", f"Reason={reason}")
+
+    def shrink(self, job_id: int, keep: Sequence[str]) -> None:
+        job = self._job(job_id)
+        if checks.shrink_is_due(job, keep):
+            staying = fold(node for node in job.nodes if node in keep)
+            self._update(f"JobId={job_id}", f"NodeList={staying}")
+
+    def requeue(self, job_id: int, restarts: int) -> None:
+        if checks.requeue_is_due(self._job(job_id), restarts):
+            self._command.run("scontrol", "requeue", str(job_id))
+
+    def expedite(self, job_id: int, exclude: Sequence[str]) -> None:
+        text = self._show_job(job_id)
+        checks.expedite_is_allowed(self._read_job(job_id, text))
+        words = ["StartTime=now"]
+        if exclude:
+            # The user's own exclusions stay.
+            words.append(f"ExcNodeList={fold(sorted({*_excluded(text), *exclude}))}")
+        self._update(f"JobId={job_id}", *words)
+
+    def _update(self, *words: str) -> None:
+        self._command.run("scontrol", "update", *words)
+
+    def _nodes(self) -> Nodes:
+        port = self._default_port()
+        nodes = parse_nodes(self._command.run(*_SHOW, "node"), port)
+        if not nodes.known:
+            raise SlurmUnavailable("scontrol show node: an empty answer")
+        return nodes
+
+    def _default_port(self) -> int:
+        """Asked once: it changes only with a restart of the whole cluster."""
+        if self._port is None:
+            self._port = slurmd_port(self._command.run("scontrol", "show", "config"))
+        return self._port
+
+    def _show_jobs(self) -> str:
+        text = self._command.run(*_SHOW, "job")
+        if "JobId=" not in text and NO_JOBS not in text:
+            raise SlurmUnavailable("scontrol show job: an empty answer")
+        return text
+
+    def _show_job(self, job_id: int) -> str:
+        return self._command.run(*_SHOW, "job", str(job_id))
+
+    def _job(self, job_id: int) -> Allocation:
+        return self._read_job(job_id, self._show_job(job_id))
+
+    def _read_job(self, job_id: int, text: str) -> Allocation:
+        jobs = parse_jobs(text, {})
+        job = jobs.known.get(job_id)
+        if job is None or job.state is JobState.UNKNOWN:
+            raise SlurmUnavailable(f"job {job_id} is unknown: {_told(jobs.troubles)}")
+        return job
+
+    def _node(self, name: str) -> Node:
+        nodes = parse_nodes(self._command.run(*_SHOW, "node", fold([name])))
+        if name not in nodes.known or nodes.troubles:
+            raise SlurmUnavailable(f"node {name} is unknown: {_told(nodes.troubles)}")
+        return nodes.known[name]
+
+
+def _excluded(text: str) -> tuple[str, ...]:
+    try:
+        return excluded_nodes(text)
+    except BadRecord as error:
+        raise Refused(f"excluded nodes of the job are unknown: {error}") from error
+
+
+def _told(troubles: Sequence[str]) -> str:
+    told = "; ".join(troubles[:_TOLD_TROUBLES])
+    more = len(troubles) - _TOLD_TROUBLES
+    return f"{told}; and {more} more" if more > 0 else told
