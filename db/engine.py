@@ -49,7 +49,7 @@ def _parse(url: str) -> URL:
         parsed = make_url(url)
     except ArgumentError:
         raise BadInput(
-            f"database_url: {url!r} is not a URL; write for example "
+            "database_url: this is not a URL; write for example "
             "sqlite:////var/lib/unicron/unicron.db or postgresql+psycopg://user@host/unicron"
         ) from None
     if parsed.get_backend_name() not in DIALECTS:

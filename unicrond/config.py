@@ -1,0 +1,182 @@
+"""The configuration: flag > environment > conf.d/*.toml > unicron.toml > default.
+
+Every key is documented in docs/admin.md, which a test holds against this file. In the environment
+a key is written UNICRON_DATABASE_URL, one of [policy] UNICRON_POLICY__SILENCE_SECONDS. Anything
+that is wrong raises BadInput, which says where it stands, what is wrong and what to write instead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tomllib
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    create_model,
+)
+from pydantic_core import ErrorDetails
+
+from unicrond.core.policy import Policy
+from unicrond.errors import BadInput
+from unicrond.model.decision import Mode
+
+DEFAULT_PATH = Path("/etc/unicron/unicron.toml")
+PREFIX = "UNICRON_"
+NESTED = "__"
+
+Path_ = tuple[str, ...]
+Found = tuple[Path_, object, str]  # key, value, where it stands
+
+
+def _host_and_port(value: str) -> str:
+    host, _, port = value.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError('write host:port, for example "0.0.0.0:7717"')
+    return value
+
+
+def _absolute(value: str) -> str:
+    if not value.startswith("/") or len(value.encode()) > 107:
+        raise ValueError("write an absolute path of at most 107 bytes, as sockets demand")
+    return value
+
+
+def _names(value: object) -> object:
+    return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value
+
+
+Address = Annotated[str, AfterValidator(_host_and_port)]
+SocketPath = Annotated[str, AfterValidator(_absolute)]
+Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+def _policy_field(field: dataclasses.Field[Any]) -> Any:
+    """The rule of a number follows from its unit."""
+    if field.name.endswith("_seconds"):
+        return Seconds, field.default
+    if field.name.endswith("_fraction"):
+        return Annotated[float, Field(gt=0, le=1)], field.default
+    return Annotated[int, Field(ge=0)], field.default
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+_policy_fields = {f.name: _policy_field(f) for f in dataclasses.fields(Policy) if f.name != "mode"}
+PolicySettings: Any = create_model("PolicySettings", __base__=_Section, **_policy_fields)
+
+
+class Settings(_Section):
+    cluster: str = "cluster"
+    database_url: str = "sqlite:////var/lib/unicron/unicron.db"
+    agent_listen: Address = "0.0.0.0:7717"
+    api_listen: Address = "127.0.0.1:7718"
+    api_socket: SocketPath = "/run/unicron/unicrond.sock"
+    control_socket: SocketPath = "/run/unicron/control.sock"
+    snapshot_seconds: Seconds = 2.0
+    slurm_timeout_seconds: Seconds = 10.0
+    admins: Names = ()
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    mode: Mode = Mode.OBSERVE
+    policy: PolicySettings = Field(default_factory=PolicySettings)
+
+    def as_policy(self) -> Policy:
+        return Policy(mode=self.mode, **self.policy.model_dump())
+
+
+def load_settings(
+    path: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, object] | None = None,
+) -> Settings:
+    """`path` None: the usual file, which may be absent. `flags` name keys as "policy.mode_..."."""
+    environment = os.environ if environment is None else environment
+    found = [
+        *_files(path),
+        *_environment(environment),
+        *((tuple(key.split(".")), value, f"--{key}") for key, value in (flags or {}).items()),
+    ]
+    for key, _, where in found:
+        _check_known(key, where)
+    try:
+        return Settings.model_validate(_nested(found))
+    except ValidationError as error:
+        raise BadInput("\n".join(_sentence(e, found) for e in error.errors())) from None
+
+
+def keys() -> dict[Path_, Any]:
+    """Every key with its default."""
+    top = {(n,): f.default for n, f in Settings.model_fields.items() if n != "policy"}
+    fields = PolicySettings.model_fields.items()
+    return top | {("policy", name): field.default for name, field in fields}
+
+
+def _files(path: Path | None) -> Iterator[Found]:
+    main = path or DEFAULT_PATH
+    if path is not None or main.exists():
+        yield from _file(main)
+    for extra in sorted((main.parent / "conf.d").glob("*.toml")):
+        yield from _file(extra)
+
+
+def _file(path: Path) -> Iterator[Found]:
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}; name another file with --config") from None
+    except ValueError as error:
+        raise BadInput(f"{path}: not TOML: {error}") from None
+    for name, value in data.items():
+        if name == "policy" and isinstance(value, dict):
+            yield from (((name, inner), item, str(path)) for inner, item in value.items())
+        else:
+            yield (name,), value, str(path)
+
+
+def _environment(environment: Mapping[str, str]) -> Iterator[Found]:
+    """Only our own keys: a run's processes carry other variables with the same prefix."""
+    for key in keys():
+        variable = PREFIX + NESTED.join(key).upper()
+        if variable in environment:
+            yield key, environment[variable], variable
+
+
+def _check_known(key: Path_, where: str) -> None:
+    known = [".".join(k) for k in keys()]
+    name = ".".join(key)
+    if name in known:
+        return
+    if name == "policy":
+        raise BadInput(f"{where}: policy is a section; write [policy] and its keys below")
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else f"the keys are: {', '.join(known)}"
+    raise BadInput(f"{where}: unknown key {name}; {hint}")
+
+
+def _nested(found: list[Found]) -> dict[str, Any]:
+    """The last one of a key wins."""
+    result: dict[str, Any] = {}
+    for key, value, _ in found:
+        section = result.setdefault(key[0], {}) if len(key) == 2 else result
+        section[key[-1]] = value
+    return result
+
+
+def _sentence(error: ErrorDetails, found: list[Found]) -> str:
+    key = tuple(str(part) for part in error["loc"])
+    places = [place for name, _, place in found if key[: len(name)] == name]
+    message = error["msg"].removeprefix("Value error, ")
+    where = places[-1] if places else "configuration"
+    return f"{where}: {'.'.join(key)}: {message}, not {error['input']!r}"
