@@ -44,7 +44,9 @@ def fold(names: Iterable[str]) -> str:
     Only the last number of a name is folded: Slurm 22.05 reads no text after a bracket.
     """
     groups = groupby(map(_split, names), key=lambda part: (part[0], part[1] != ""))
-    return ",".join(_written(prefix, [number for _, number in group]) for (prefix, _), group in groups)
+    return ",".join(
+        _written(prefix, [number for _, number in group]) for (prefix, _), group in groups
+    )
 
 
 def _choices(ranges: str | None, plain: str | None) -> list[str]:

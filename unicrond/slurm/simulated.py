@@ -1,0 +1,377 @@
+"""SimulatedSlurm: the fake behind the Slurm port, on whatever clock it is given. Pure.
+
+It behaves as measured on real clusters (the contract suite runs over both):
+
+    a cut node      is DOWN after `slurmd_timeout_seconds`; back, it is up again at once
+    --no-kill       the job loses the node and goes on, also without its batch host
+    requeue         restarts + 1 at once; COMPLETING; PENDING for 120 s unless expedited
+    22.05           a batch host that is back within 10 s of its removal: the job is FAILED
+    slurmctld down  acts are SlurmUnavailable, a snapshot is unknown, nothing moves
+
+Time passes when somebody asks. Whoever plays the world uses the methods that no port has.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from unicrond.errors import Refused, SlurmUnavailable
+from unicrond.model.cluster import Allocation, JobState, Node, NodeState, Snapshot
+from unicrond.ports import Clock
+from unicrond.slurm import checks
+
+REQUEUE_HOLD_SECONDS = 120.0
+COMPLETING_SECONDS = 1.0
+COMPLETING_CUT_SECONDS = 20.0  # while Slurm waits for a node that does not answer
+EARLY_RETURN_SECONDS = 10.0
+FORGET_SECONDS = 300.0  # MinJobAge
+NOT_RESPONDING = "Not responding"
+_HOLDING = (JobState.RUNNING, JobState.COMPLETING)
+
+
+@dataclass
+class _Node:
+    name: str
+    gpus: int
+    drained: bool = False
+    down: bool = False
+    reason: str = ""
+    reason_user: str = ""
+    cut: bool = False
+    cuts: int = 0  # tells a timer of an earlier cut from this one's
+
+
+@dataclass
+class _Job:
+    job_id: int
+    name: str
+    user: str
+    uid: int
+    size: int
+    gpus_per_node: int
+    no_kill: bool
+    requeues: bool
+    comment: str
+    submitted: float
+    begin: float
+    state: JobState = JobState.PENDING
+    reason: str = ""
+    nodes: list[str] = field(default_factory=list)
+    batch_host: str = ""
+    batch_host_lost: float | None = None
+    excluded: set[str] = field(default_factory=set)
+    restarts: int = 0
+    started: float = 0.0
+    ended: float = 0.0
+
+
+class SimulatedSlurm:
+    """A cluster that starts empty: `add_node`, `submit`, then break things."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        slurmd_timeout_seconds: float = 40.0,
+        early_return_fails: bool = False,
+    ) -> None:
+        self._clock = clock
+        self._slurmd_timeout_seconds = slurmd_timeout_seconds
+        self._early_return_fails = early_return_fails
+        self._nodes: dict[str, _Node] = {}
+        self._jobs: dict[int, _Job] = {}
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = count(1)
+        self._job_ids = count(1)
+        self._at = clock.now()
+        self._stopped = False
+
+    # The port
+
+    def snapshot(self) -> Snapshot:
+        try:
+            self._ask()
+        except SlurmUnavailable as error:
+            return Snapshot(self._clock.now(), None, None, str(error))
+        nodes = {node.name: self._shown_node(node) for node in self._nodes.values()}
+        shown = map(self._shown_job, self._jobs.values())
+        return Snapshot(self._at, nodes, {job.job_id: job for job in shown if job.gpus})
+
+    def drain(self, node: str, reason: str) -> None:
+        self._ask()
+        drained = self._node(node)
+        if checks.drain_is_due(self._shown_node(drained), reason):
+            drained.drained, drained.reason, drained.reason_user = True, reason, "unicron"
+
+    def shrink(self, job_id: int, keep: Sequence[str]) -> None:
+        self._ask()
+        job = self._job(job_id)
+        if checks.shrink_is_due(self._shown_job(job), keep):
+            job.nodes = [node for node in job.nodes if node in keep]
+            self._schedule()
+
+    def requeue(self, job_id: int, restarts: int) -> None:
+        self._ask()
+        job = self._job(job_id)
+        if checks.requeue_is_due(self._shown_job(job), restarts):
+            self._requeue(job)
+
+    def expedite(self, job_id: int, exclude: Sequence[str]) -> None:
+        self._ask()
+        job = self._job(job_id)
+        checks.expedite_is_allowed(self._shown_job(job))
+        job.begin = self._at
+        job.excluded.update(exclude)
+        self._schedule()
+
+    # The world
+
+    def add_node(self, name: str, gpus: int = 8) -> None:
+        self._nodes[name] = _Node(name, gpus)
+        self._settle()
+
+    def submit(
+        self,
+        nodes: int,
+        *,
+        gpus_per_node: int = 8,
+        no_kill: bool = True,
+        requeues: bool = True,
+        name: str = "train",
+        user: str = "alice",
+        uid: int = 1001,
+        comment: str = "",
+    ) -> int:
+        """As sbatch does it: the job id."""
+        self._ask()
+        job_id = next(self._job_ids)
+        self._jobs[job_id] = _Job(
+            job_id, name, user, uid, nodes, gpus_per_node, no_kill, requeues, comment,
+            submitted=self._at, begin=self._at,
+        )  # fmt: skip
+        self._schedule()
+        return job_id
+
+    def cancel(self, job_id: int) -> None:
+        """As scancel does it."""
+        self._finish(job_id, JobState.CANCELLED)
+
+    def end(self, job_id: int, exit_code: int = 0) -> None:
+        """The job's script ends."""
+        self._finish(job_id, JobState.FAILED if exit_code else JobState.COMPLETED)
+
+    def cut(self, name: str) -> None:
+        """The node's cable: its processes go on."""
+        self._settle()
+        node = self._nodes[name]
+        node.cut = True
+        self._await_loss(node)
+
+    def restore(self, name: str) -> None:
+        self._settle()
+        node = self._nodes[name]
+        node.cut, node.cuts = False, node.cuts + 1
+        if node.down and not self._stopped:
+            self._return(node)
+
+    def drain_by_person(self, name: str, reason: str, user: str = "root") -> None:
+        self._ask()
+        node = self._nodes[name]
+        node.drained, node.reason, node.reason_user = True, reason, user
+
+    def undrain_by_person(self, name: str) -> None:
+        self._ask()
+        node = self._nodes[name]
+        node.drained, node.reason, node.reason_user = False, "", ""
+        self._schedule()
+
+    def stop_controller(self) -> None:
+        self._settle()
+        self._stopped = True
+
+    def start_controller(self) -> None:
+        """It hears anew who is there, and waits its time-out again for the others."""
+        self._stopped = False
+        self._at = self._clock.now()
+        for node in self._nodes.values():
+            if node.down and not node.cut:
+                self._return(node)
+            elif node.cut and not node.down:
+                self._await_loss(node)
+        self._settle()
+
+    # Time
+
+    def _ask(self) -> None:
+        if self._stopped:
+            raise SlurmUnavailable("Unable to contact slurm controller (connect failure)")
+        self._settle()
+
+    def _settle(self) -> None:
+        """What was due by now happens, in its order."""
+        if self._stopped:
+            return
+        now = self._clock.now()
+        while self._timers and self._timers[0][0] <= now:
+            due, _, happen = heapq.heappop(self._timers)
+            self._at = max(self._at, due)
+            happen()
+            self._schedule()
+        self._at = max(self._at, now)
+        self._schedule()
+
+    def _after(self, seconds: float, happen: Callable[[], None]) -> None:
+        heapq.heappush(self._timers, (self._at + seconds, next(self._numbers), happen))
+
+    # Nodes
+
+    def _node(self, name: str) -> _Node:
+        if name not in self._nodes:
+            raise Refused(f"Node {name} not found")
+        return self._nodes[name]
+
+    def _await_loss(self, node: _Node) -> None:
+        node.cuts += 1
+        this_cut = node.cuts
+        self._after(self._slurmd_timeout_seconds, lambda: self._lose(node, this_cut))
+
+    def _lose(self, node: _Node, cut: int) -> None:
+        if node.cuts != cut or node.down:
+            return
+        node.down = True
+        if not node.reason:
+            node.reason, node.reason_user = NOT_RESPONDING, "slurm"
+        for job in list(self._jobs.values()):
+            if job.state is JobState.RUNNING and node.name in job.nodes:
+                self._lose_node(job, node.name)
+
+    def _return(self, node: _Node) -> None:
+        node.down = False
+        if node.reason == NOT_RESPONDING:
+            node.reason, node.reason_user = "", ""
+        for job in self._jobs.values():
+            if self._early_return_fails and _left_by_batch_host(job, node.name, self._at):
+                self._stop(job, JobState.FAILED)
+        self._schedule()
+
+    def _shown_node(self, node: _Node) -> Node:
+        words = ["DOWN" if node.down else "ALLOCATED" if self._used(node) else "IDLE"]
+        words += ["DRAIN"] * node.drained + ["NOT_RESPONDING"] * node.down
+        state = NodeState.DRAINED if node.drained else NodeState.UP
+        return Node(
+            name=node.name,
+            state=NodeState.DOWN if node.down else state,
+            raw_state="+".join(words),
+            gpus=node.gpus,
+            partitions=("main",),
+            reason=node.reason,
+            reason_user=node.reason_user,
+            address=node.name,
+        )
+
+    def _used(self, node: _Node) -> int:
+        return sum(
+            job.gpus_per_node
+            for job in self._jobs.values()
+            if job.state in _HOLDING and node.name in job.nodes
+        )
+
+    # Jobs
+
+    def _job(self, job_id: int) -> _Job:
+        if job_id not in self._jobs:
+            raise Refused("Invalid job id specified")
+        return self._jobs[job_id]
+
+    def _schedule(self) -> None:
+        for job in self._jobs.values():
+            if job.state is not JobState.PENDING:
+                continue
+            free = [node.name for node in self._nodes.values() if self._may_use(job, node)]
+            job.reason = "BeginTime" if job.begin > self._at else "Resources"
+            if job.begin <= self._at and len(free) >= job.size:
+                self._start(job, free[: job.size])
+
+    def _may_use(self, job: _Job, node: _Node) -> bool:
+        """Slurm gives out a cut node until it knows."""
+        well = not node.down and not node.drained and node.name not in job.excluded
+        return well and node.gpus - self._used(node) >= job.gpus_per_node
+
+    def _start(self, job: _Job, nodes: list[str]) -> None:
+        job.state, job.reason, job.started = JobState.RUNNING, "", self._at
+        job.nodes, job.batch_host, job.batch_host_lost = nodes, nodes[0], None
+
+    def _lose_node(self, job: _Job, name: str) -> None:
+        survivors = [node for node in job.nodes if node != name]
+        if job.no_kill and survivors:
+            job.nodes = survivors
+            if name == job.batch_host:
+                job.batch_host_lost = self._at
+        elif job.requeues:
+            self._requeue(job)
+        else:
+            self._stop(job, JobState.NODE_FAIL)
+
+    def _requeue(self, job: _Job) -> None:
+        job.restarts += 1
+        job.state = JobState.COMPLETING
+        cut = any(self._nodes[name].cut for name in [*job.nodes, job.batch_host])
+        seconds = COMPLETING_CUT_SECONDS if cut else COMPLETING_SECONDS
+        this_restart = job.restarts
+        self._after(seconds, lambda: self._hold(job, this_restart))
+
+    def _hold(self, job: _Job, restart: int) -> None:
+        if job.state is not JobState.COMPLETING or job.restarts != restart:
+            return
+        job.state, job.nodes, job.batch_host = JobState.PENDING, [], ""
+        job.begin = self._at + REQUEUE_HOLD_SECONDS
+        self._after(REQUEUE_HOLD_SECONDS, self._schedule)
+
+    def _finish(self, job_id: int, state: JobState) -> None:
+        self._ask()
+        job = self._job(job_id)
+        if job.state.live:
+            self._stop(job, state)
+            self._schedule()
+
+    def _stop(self, job: _Job, state: JobState) -> None:
+        job.state, job.ended = state, self._at
+        self._after(FORGET_SECONDS, lambda: self._forget(job))
+
+    def _forget(self, job: _Job) -> None:
+        if not job.state.live:
+            self._jobs.pop(job.job_id, None)
+
+    def _shown_job(self, job: _Job) -> Allocation:
+        held = len(job.nodes) or job.size
+        return Allocation(
+            job_id=job.job_id,
+            name=job.name,
+            user=job.user,
+            uid=job.uid,
+            account="lab",
+            partition="main",
+            state=job.state,
+            nodes=tuple(job.nodes),
+            batch_host=job.batch_host,
+            gpus=held * job.gpus_per_node,
+            submit_time=job.submitted,
+            start_time=job.started,
+            end_time=job.ended,
+            restarts=job.restarts,
+            reason=job.reason,
+            comment=job.comment,
+            whole_nodes=all(self._nodes[n].gpus == job.gpus_per_node for n in job.nodes),
+        )
+
+
+def _left_by_batch_host(job: _Job, name: str, at: float) -> bool:
+    """Whether this is the batch host that the job lost a moment ago."""
+    return (
+        job.state is JobState.RUNNING
+        and job.batch_host == name
+        and job.batch_host_lost is not None
+        and at - job.batch_host_lost <= EARLY_RETURN_SECONDS
+    )
