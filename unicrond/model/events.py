@@ -66,6 +66,7 @@ class AgentLeft:
     agent: str
     finished: bool
     exit_code: int = 0
+    silent: bool = False  # we gave it up; that its process ended is not known
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,172 @@
+"""What agents say, as events of the model, and orders as what goes down the wire. Pure.
+
+Ages become Unix seconds on unicrond's clock here. An agent is the user's process: everything it
+says is checked for form and bounds, and believed no further than the core decides.
+"""
+
+from __future__ import annotations
+
+from unicrond.errors import ProtocolError
+from unicrond.link import fields
+from unicrond.link.frames import Body
+from unicrond.link.handshake import Claim, Identity
+from unicrond.model.decision import Action, ActionKey, Outcome, OutcomeState
+from unicrond.model.events import AgentBeat, Registration
+from unicrond.model.incident import Signal, SignalKind
+from unicrond.model.run import Assignment, Phase, Slot
+
+MOST_NODES = 16_384
+MOST_RANKS = 65_536
+OLDEST_AGE_SECONDS = 86_400.0
+
+_PHASES = {phase.value: phase for phase in Phase}
+_FROM_AGENTS = {
+    kind.value: kind
+    for kind in (
+        SignalKind.RANK_EXITED,
+        SignalKind.LEASE_EXPIRED,
+        SignalKind.START_FAILED,
+    )
+}
+_OUTCOMES = {state.value: state for state in OutcomeState}
+
+
+def registration(body: Body, claim: Claim) -> Registration:
+    identity = claim.identity
+    if _named(body) != identity:
+        raise ProtocolError(f"register names {_named(body)}, but {identity} was proved")
+    return Registration(
+        run_id=identity.run_id,
+        node=identity.node,
+        agent=identity.agent,
+        uid=claim.uid,
+        name=fields.text(body, "name", 256),
+        weight=fields.number(body, "weight", high=1e6),
+        min_nodes=fields.integer(body, "min_nodes", 1, MOST_NODES),
+        max_nodes=fields.integer(body, "max_nodes", 1, MOST_NODES),
+        ranks_per_node=fields.integer(body, "ranks_per_node", 1, 1024),
+        nodes=fields.names(body, "nodes", MOST_NODES),
+        restarts=fields.integer(body, "restarts"),
+        phase=_phase(body),
+        generation=fields.integer(body, "generation"),
+        stopped_generation=fields.integer(body, "stopped_generation", -1),
+        assignment=assignment_from(body.get("assignment")),
+    )
+
+
+def beat(body: Body, identity: Identity, now: float) -> AgentBeat:
+    peers = fields.ages(body, "peers", MOST_NODES)
+    given = body.get("assignment")
+    return AgentBeat(
+        at=now,
+        run_id=identity.run_id,
+        node=identity.node,
+        agent=identity.agent,
+        phase=_phase(body),
+        generation=fields.integer(body, "generation"),
+        stopped_generation=fields.integer(body, "stopped_generation", -1),
+        iteration=fields.integer(body, "iteration", -1),
+        peers_heard={node: now - age for node, age in peers.items()},
+        assignment=None if given is None else assignment_from(given),
+    )
+
+
+def signal(body: Body, identity: Identity, now: float) -> Signal | None:
+    """A signal about the agent's own node: it cannot speak for another. None: of no kind we know,
+    so that a newer agent's spool does not stick at it."""
+    kind = _FROM_AGENTS.get(fields.text(body, "kind", 100))
+    if kind is None:
+        return None
+    return Signal(
+        at=now - fields.number(body, "age", high=OLDEST_AGE_SECONDS),
+        kind=kind,
+        run_id=identity.run_id,
+        node=identity.node,
+        rank=None if body.get("rank") is None else fields.integer(body, "rank", 0, MOST_RANKS),
+        member=fields.text(body, "member", 256),
+        generation=fields.integer(body, "generation"),
+        text=fields.text(body, "text"),
+        data=fields.mapping(body, "data"),
+    )
+
+
+def outcome(body: Body, now: float) -> Outcome:
+    key = fields.mapping(body, "key")
+    state = _OUTCOMES.get(fields.text(body, "state", 100))
+    if state is None:
+        raise ProtocolError(f"an outcome is not {body.get('state')!r}")
+    return Outcome(
+        key=ActionKey(
+            incident_id=fields.integer(key, "incident_id"),
+            generation=fields.integer(key, "generation"),
+            ordinal=fields.integer(key, "ordinal"),
+        ),
+        at=now,
+        state=state,
+        detail=fields.text(body, "detail"),
+        data=fields.mapping(body, "data"),
+    )
+
+
+def order(action: Action) -> Body:
+    key = action.key
+    args = {
+        name: assignment_to(value) if isinstance(value, Assignment) else value
+        for name, value in action.args.items()
+    }
+    return {
+        "type": "order",
+        "key": {
+            "incident_id": key.incident_id,
+            "generation": key.generation,
+            "ordinal": key.ordinal,
+        },
+        "kind": str(action.kind.value),
+        "args": args,
+    }
+
+
+def assignment_to(assignment: Assignment) -> Body:
+    """Slots as lists: an assignment of 10,000 ranks stays below the longest frame."""
+    slots = [[slot.rank, slot.member, slot.node, slot.local_rank] for slot in assignment.slots]
+    return {"generation": assignment.generation, "order": assignment.order, "slots": slots}
+
+
+def assignment_from(value: object) -> Assignment | None:
+    """None stays None."""
+    if value is None:
+        return None
+    body = fields.mapping({"assignment": value}, "assignment")
+    slots = body.get("slots")
+    if type(slots) is not list or len(slots) > MOST_RANKS:
+        raise ProtocolError(f"`slots` is not a list of at most {MOST_RANKS}")
+    return Assignment(
+        generation=fields.integer(body, "generation"),
+        order=fields.text(body, "order", 256),
+        slots=tuple(map(_slot, slots)),
+    )
+
+
+def _slot(value: object) -> Slot:
+    if type(value) is not list or len(value) != 4:
+        raise ProtocolError("a slot is not [rank, member, node, local_rank]")
+    body = dict(zip(("rank", "member", "node", "local_rank"), value, strict=True))
+    return Slot(
+        rank=fields.integer(body, "rank", 0, MOST_RANKS),
+        member=fields.text(body, "member", 256),
+        node=fields.name(body, "node"),
+        local_rank=fields.integer(body, "local_rank", 0, 1024),
+    )
+
+
+def _phase(body: Body) -> Phase:
+    try:
+        return _PHASES[body["phase"]]
+    except (KeyError, TypeError) as error:
+        raise ProtocolError("`phase` is none that we know") from error
+
+
+def _named(body: Body) -> Identity:
+    return Identity(
+        fields.integer(body, "run_id"), fields.name(body, "node"), fields.name(body, "agent")
+    )

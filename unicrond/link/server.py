@@ -1,0 +1,370 @@
+"""The link server: unicrond's side of the wire, and the real Agents port.
+
+It turns what agents say into events and orders into messages. Everything runs in one asyncio loop;
+only MUNGE is asked in a few threads. A connection that breaks the rules is closed and counted, and
+nothing else is disturbed. No beat is sent unasked: each beat of an agent is answered at once, which
+is also how the agent knows that it is heard.
+
+One node of a run has one agent:
+    same agent again             the new connection replaces the old one
+    another agent, old one open  refused for now, while the old one was heard within 3 s: a new
+                                 agent retries until the kernel has closed the dead one's connection
+    another agent, old one mute  the new connection replaces it
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from unicrond.errors import ProtocolError
+from unicrond.link import fields, messages
+from unicrond.link.channel import Channel
+from unicrond.link.credentials import Credentials
+from unicrond.link.frames import Body
+from unicrond.link.handshake import (
+    KEY_BYTES,
+    SPEAKS,
+    Claim,
+    Identity,
+    Refusal,
+    Verdict,
+    Versions,
+    accept_agent,
+    refuse_body,
+)
+from unicrond.link.memory import Memories, Memory
+from unicrond.link.session import Hands, fresh_nonce, shake
+from unicrond.model.decision import Action
+from unicrond.model.events import (
+    AgentBeat,
+    AgentJoined,
+    AgentLeft,
+    Event,
+    OutcomeArrived,
+    SignalArrived,
+)
+from unicrond.ports import Clock
+
+log = logging.getLogger(__name__)
+
+Acknowledge = Callable[[], None]
+Emit = Callable[[Event, Acknowledge | None], bool]
+"""Takes an event, and what to call (in the loop) once it is stored, for those that are told once.
+False when it cannot take more now: what is told once is then told again later."""
+
+Owner = Callable[[int, int, str], Verdict]
+"""Whether Slurm job `run_id` belongs to `uid` and `node` is one of its nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    connections: int = 20_000
+    per_uid: int = 16_384
+    half_open: int = 512
+    half_open_per_address: int = 16
+    handshake_seconds: float = 10.0
+    burst_frames: int = 4_000  # a full spool after a reconnect, and room
+    frames_per_second: int = 100
+    heavy_frame_bytes: int = 8 << 10  # a frame counts once for each of these
+    mute_seconds: float = 3.0  # another agent may take the node over
+    silent_seconds: float = 15.0  # the connection is given up
+    remembered_agents: int = 32_768
+    credential_threads: int = 4
+
+
+@dataclass(slots=True)
+class _Agent:
+    """One registered connection."""
+
+    channel: Channel
+    claim: Claim
+    memory: Memory
+    frames: float = 0.0
+    answered: int = 0  # number of its last beat
+    answer_due: bool = False
+    replaced: bool = False
+
+
+class LinkServer:
+    """The Agents port over TCP. All methods belong to the loop that `start` ran in."""
+
+    def __init__(
+        self,
+        listen: tuple[str, int],
+        credentials: Credentials,
+        owner: Owner,
+        emit: Emit,
+        clock: Clock,
+        speaks: Versions = SPEAKS,
+        limits: Limits = Limits(),
+    ) -> None:
+        self._listen = listen
+        self._owner = owner
+        self._emit = emit
+        self._clock = clock
+        self._speaks = speaks
+        self._limits = limits
+        self._executor = ThreadPoolExecutor(limits.credential_threads, "credentials")
+        self._hands = Hands(credentials, self._executor, self._judge)
+        self._agents: dict[int, dict[str, _Agent]] = {}
+        self._per_uid: Counter[int] = Counter()
+        self._greeting: dict[asyncio.Task[None], Channel] = {}
+        self._memories = Memories(limits.remembered_agents)
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+        self.counts: Counter[str] = Counter()
+        """Of connections turned away or closed, by reason."""
+
+    # ------------------------------------------------------------ life
+
+    async def start(self) -> None:
+        """OSError when the address cannot be had."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: Channel(dialer=False, on_open=self._accept), *self._listen, backlog=4096
+        )
+        self._sweeper = loop.create_task(self._sweep())
+
+    async def stop(self) -> None:
+        """Closes everything; tells no events."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._server is not None:
+            self._server.close()
+        for task in tuple(self._greeting):
+            task.cancel()
+        for agent in self._everyone():
+            agent.replaced = True
+            agent.channel.close("unicrond stops")
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        await asyncio.sleep(0)
+
+    @property
+    def port(self) -> int:
+        assert self._server is not None
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    def order(self, action: Action) -> bool:
+        """To one agent, or to all of the run when the action names no node."""
+        agents = self._agents.get(action.run_id or 0, {})
+        if action.node:
+            chosen = [agents[action.node]] if action.node in agents else []
+        else:
+            chosen = list(agents.values())
+        body = messages.order(action)
+        sent = [agent.channel.send({"v": agent.channel.version, **body}) for agent in chosen]
+        return any(sent)
+
+    def connected(self, run_id: int) -> frozenset[str]:
+        """The nodes of a run whose agents are connected."""
+        return frozenset(self._agents.get(run_id, ()))
+
+    def _everyone(self) -> list[_Agent]:
+        return [agent for agents in self._agents.values() for agent in agents.values()]
+
+    # ------------------------------------------------------------ letting in
+
+    def _accept(self, channel: Channel) -> None:
+        limits = self._limits
+        same = sum(other.address == channel.address for other in self._greeting.values())
+        if len(self._greeting) >= limits.half_open or same >= limits.half_open_per_address:
+            self._turn_away(channel, "half_open", "too many handshakes at once")
+        elif self._per_uid.total() >= limits.connections:
+            self._turn_away(channel, "connections", "too many connections")
+        else:
+            task = asyncio.get_running_loop().create_task(self._greet(channel))
+            self._greeting[task] = channel
+            task.add_done_callback(self._greeting.pop)
+
+    def _turn_away(self, channel: Channel, count: str, reason: str) -> None:
+        self.counts[count] += 1
+        log.info("connection turned away address=%s reason=%r", channel.address, reason)
+        channel.close(reason, abort=True)
+
+    async def _greet(self, channel: Channel) -> None:
+        try:
+            await asyncio.wait_for(self._let_in(channel), self._limits.handshake_seconds)
+        except asyncio.TimeoutError:
+            self._turn_away(channel, "slow_handshake", "the handshake took too long")
+        except ProtocolError as error:
+            self._turn_away(channel, "protocol", str(error))
+        finally:
+            if not channel.started:  # also when this task is cancelled
+                channel.close("the handshake did not end")
+
+    async def _let_in(self, channel: Channel) -> None:
+        key = secrets.token_bytes(KEY_BYTES)
+        end = await shake(channel, accept_agent(fresh_nonce(), key, self._speaks), self._hands)
+        if isinstance(end, Refusal):
+            self._turn_away(channel, "refused", end.reason)
+            return
+        assert end.peer is not None
+        self._register(channel, Claim(end.peer, end.uid), await channel.receive())
+
+    def _judge(self, claim: Claim) -> Verdict:
+        who = claim.identity
+        verdict = self._owner(who.run_id, claim.uid, who.node)
+        if verdict.answer != "ok":
+            return verdict
+        return self._room_for(claim)
+
+    def _room_for(self, claim: Claim) -> Verdict:
+        who = claim.identity
+        if self._per_uid[claim.uid] >= self._limits.per_uid:
+            return Verdict("retry", f"user {claim.uid} has too many connections")
+        old = self._agents.get(who.run_id, {}).get(who.node)
+        if old is None or old.claim.identity == who:
+            return Verdict("ok")
+        silence = time.monotonic() - old.channel.last_heard
+        if silence >= self._limits.mute_seconds:
+            return Verdict("ok")
+        return Verdict(
+            "retry",
+            f"node {who.node} of run {who.run_id} has an agent already, "
+            f"{old.claim.identity.agent}, heard {silence:.1f} s ago",
+        )
+
+    def _register(self, channel: Channel, claim: Claim, body: Body) -> None:
+        if body["type"] != "register":
+            raise ProtocolError(f"register was expected, not {body['type'][:40]!r}")
+        registration = messages.registration(body, claim)
+        verdict = self._room_for(claim)  # again: two may have shaken hands at once
+        memory = self._memories.of(claim.identity)
+        if verdict.answer == "ok":
+            self._replace(claim)
+            joined = AgentJoined(self._clock.now(), registration)
+            if not memory.finished and not self._emit(joined, None):
+                verdict = Verdict("retry", "unicrond is busy")
+        if verdict.answer == "ok":
+            self._seat(_Agent(channel, claim, memory))
+            return
+        channel.send(refuse_body(verdict.sentence, True, channel.version))
+        channel.close(verdict.sentence)
+        self.counts["refused"] += 1
+
+    def _seat(self, agent: _Agent) -> None:
+        who = agent.claim.identity
+        self._agents.setdefault(who.run_id, {})[who.node] = agent
+        self._per_uid[agent.claim.uid] += 1
+        agent.channel.start(
+            lambda body: self._take(agent, body),
+            lambda reason, by_peer: self._left(agent, reason, by_peer),
+        )
+
+    # ------------------------------------------------------------ taking leave
+
+    def _replace(self, claim: Claim) -> None:
+        who = claim.identity
+        old = self._agents.get(who.run_id, {}).get(who.node)
+        if old is None:
+            return
+        if old.claim.identity == who:
+            old.replaced = True  # the agent did not leave
+        old.channel.close("another connection took its place", abort=True)
+
+    def _left(self, agent: _Agent, reason: str, by_peer: bool) -> None:
+        who = agent.claim.identity
+        agents = self._agents.get(who.run_id, {})
+        if agents.get(who.node) is agent:
+            del agents[who.node]
+            if not agents:
+                del self._agents[who.run_id]
+        self._per_uid[agent.claim.uid] -= 1
+        if not self._per_uid[agent.claim.uid]:
+            del self._per_uid[agent.claim.uid]
+        if agent.channel.violated:
+            self.counts["protocol"] += 1
+        log.info("agent left run=%d node=%s reason=%r", who.run_id, who.node, reason)
+        if not agent.replaced and not agent.memory.finished:
+            self._emit(self._leave(who, silent=not by_peer), None)
+
+    def _leave(self, who: Identity, silent: bool) -> AgentLeft:
+        now = self._clock.now()
+        return AgentLeft(now, who.run_id, who.node, who.agent, finished=False, silent=silent)
+
+    async def _sweep(self) -> None:
+        """Each second: gives silent connections up and lets flood counters fall."""
+        limits = self._limits
+        while True:
+            await asyncio.sleep(1.0)
+            oldest = time.monotonic() - limits.silent_seconds
+            for agent in self._everyone():
+                agent.frames = max(0.0, agent.frames - limits.frames_per_second)
+                if agent.channel.last_heard < oldest:
+                    self.counts["silent"] += 1
+                    agent.channel.close("nothing was heard of it", abort=True)
+
+    # ------------------------------------------------------------ what agents say
+
+    def _take(self, agent: _Agent, body: Body) -> None:
+        agent.frames += 1 + agent.channel.taken_bytes // self._limits.heavy_frame_bytes
+        if agent.frames > self._limits.burst_frames:
+            self.counts["flood"] += 1
+            raise ProtocolError("it sends more than is allowed")
+        kind = body["type"]
+        if kind == "beat":
+            self._take_beat(agent, body)
+        elif kind in ("signal", "outcome", "finished"):
+            self._take_once(agent, body)
+        elif kind == "register":
+            raise ProtocolError("it registered twice")
+        # Other types come from a newer agent and are none of ours.
+
+    def _take_beat(self, agent: _Agent, body: Body) -> None:
+        event: AgentBeat = messages.beat(body, agent.claim.identity, self._clock.now())
+        agent.answered = fields.integer(body, "beat")
+        if (dropped := fields.integer(body, "dropped")) > agent.memory.dropped:
+            agent.memory.dropped = dropped
+            log.warning("signals were lost who=%s count=%d", agent.claim, dropped)
+        if not agent.memory.finished:
+            self._emit(event, None)
+        self._answer(agent)
+
+    def _take_once(self, agent: _Agent, body: Body) -> None:
+        memory = agent.memory
+        seq = fields.integer(body, "seq", 1)
+        if seq <= memory.taken:
+            return
+        event = self._told_once(agent, body)
+        if event is None:
+            memory.taken = seq
+            return
+        before = memory.taken
+        memory.take(seq)
+        if memory.full or not self._emit(event, lambda: self._stored(agent, seq)):
+            memory.give_back(seq, before)
+            agent.channel.close("unicrond is busy: tell it again", abort=True)
+        elif body["type"] == "finished":
+            memory.finished = True
+
+    def _told_once(self, agent: _Agent, body: Body) -> Event | None:
+        who = agent.claim.identity
+        now = self._clock.now()
+        if body["type"] == "outcome":
+            return OutcomeArrived(messages.outcome(body, now))
+        if body["type"] == "finished":
+            code = fields.integer(body, "exit_code", 0, 255)
+            return AgentLeft(now, who.run_id, who.node, who.agent, True, code)
+        signal = messages.signal(body, who, now)
+        return None if signal is None else SignalArrived(signal)
+
+    def _stored(self, agent: _Agent, seq: int) -> None:
+        agent.memory.stored(seq)
+        if not agent.answer_due:  # once for all that one transaction stored
+            agent.answer_due = True
+            asyncio.get_running_loop().call_soon(self._answer, agent)
+
+    def _answer(self, agent: _Agent) -> None:
+        agent.answer_due = False
+        acked, version = agent.memory.acked, agent.channel.version
+        agent.channel.send_encoded(
+            b'{"v":%d,"type":"beat","acked":%d,"beat":%d}' % (version, acked, agent.answered)
+        )
