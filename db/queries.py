@@ -1,0 +1,248 @@
+"""Reading for the API, on a connection of its own that cannot write.
+
+Lists come a page at a time. A page's `next` is where the following one begins: the key of the last
+item shown, so that rows which are added meanwhile neither repeat nor hide any.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy import Column, ColumnElement, Connection, Row, Select, Table, select
+
+from db import migrate, schema
+from db.codec import CodecError, loads
+from db.engine import reading_engine, translated_errors
+from db.schema import REVISIONS
+from unicrond.errors import BadInput, StoreUnavailable
+from unicrond.model.cluster import Allocation, Node
+from unicrond.model.decision import Action, Decision, Outcome
+from unicrond.model.incident import Incident
+from unicrond.model.run import Run
+from unicrond.ports import JournalEntry
+
+T = TypeVar("T")
+Conditions = Sequence[ColumnElement[bool]]
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    items: tuple[T, ...]
+    next: str | None = None  # None: nothing follows
+
+
+@dataclass(frozen=True, slots=True)
+class SeenAllocation:
+    """`changed_at`: when it was first seen as it is; `gone_at`: when Slurm no longer listed it."""
+
+    allocation: Allocation
+    managed: bool
+    changed_at: float
+    gone_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class SeenNode:
+    node: Node
+    changed_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class StoryLine:
+    """A line of the journal and, where it tells of one, the decision behind it."""
+
+    entry: JournalEntry
+    decision: Decision | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """An intent and how it ended, None while it has not."""
+
+    action: Action
+    outcome: Outcome | None
+
+
+class Queries:
+    def __init__(self, url: str) -> None:
+        self._engine = reading_engine(url)
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def check(self) -> None:
+        """Raises StoreUnavailable when the database does not answer or is not up to date."""
+        found = migrate.current(self._engine)
+        if found != REVISIONS[-1]:
+            raise StoreUnavailable(
+                f"database is at revision {found or 'none'}, this program needs {REVISIONS[-1]}"
+            )
+
+    def meta(self, key: str) -> Any:
+        """A JSON value that the loop put, None when it never did."""
+        c = schema.meta.c
+        value = self._within(lambda db: db.scalar(select(c.value).where(c.key == key)))
+        return None if value is None else json.loads(value)
+
+    def runs(
+        self, *, live: bool = False, user: str = "", after: str = "", limit: int = 100
+    ) -> Page[Run]:
+        """Newest first."""
+        c = schema.runs.c
+        wanted = [c.ended.is_(False)] * live + [c.user == user] * bool(user)
+        query = select(c.doc, c.run_id.label("key")).where(*wanted)
+        return self._page(query, _Order(c.run_id, newest_first=True), after, limit, _doc(Run))
+
+    def run(self, run_id: int) -> Run | None:
+        return self._one(Run, schema.runs, "run_id", run_id)
+
+    def incidents(
+        self, *, open_: bool = False, run_id: int | None = None, after: str = "", limit: int = 100
+    ) -> Page[Incident]:
+        """Newest first."""
+        c = schema.incidents.c
+        wanted = [c.ended.is_(False)] * open_ + [c.run_id == run_id] * (run_id is not None)
+        query = select(c.doc, c.incident_id.label("key")).where(*wanted)
+        order = _Order(c.incident_id, newest_first=True)
+        return self._page(query, order, after, limit, _doc(Incident))
+
+    def incident(self, incident_id: int) -> Incident | None:
+        return self._one(Incident, schema.incidents, "incident_id", incident_id)
+
+    def acts(self, incident_id: int) -> tuple[Act, ...]:
+        c = schema.actions.c
+        query = select(c.intent, c.outcome).where(c.incident_id == incident_id)
+        rows = self._rows(query.order_by(c.generation, c.ordinal))
+        return tuple(
+            Act(_loads(Action, row.intent), _loads(Outcome, row.outcome) if row.outcome else None)
+            for row in rows
+        )
+
+    def allocations(
+        self, *, current: bool = True, user: str = "", after: str = "", limit: int = 100
+    ) -> Page[SeenAllocation]:
+        """Newest first. `current`: only what Slurm listed in the last snapshot."""
+        a, r = schema.allocations.c, schema.runs.c
+        wanted = [a.gone_at.is_(None)] * current + [a.user == user] * bool(user)
+        query = (
+            select(a.doc, a.changed_at, a.gone_at, r.run_id, a.id.label("key"))
+            .join(schema.runs, r.run_id == a.job_id, isouter=True)
+            .where(*wanted)
+        )
+        order = _Order(a.id, newest_first=True)
+        return self._page(query, order, after, limit, _seen_allocation)
+
+    def nodes(self, *, after: str = "", limit: int = 1000) -> Page[SeenNode]:
+        """By name."""
+        c = schema.nodes.c
+        query = select(c.doc, c.changed_at, c.name.label("key"))
+        return self._page(query, _Order(c.name), after, limit, _seen_node)
+
+    def node(self, name: str) -> Node | None:
+        return self._one(Node, schema.nodes, "name", name)
+
+    def story_of_run(self, run_id: int, after: str = "", limit: int = 200) -> Page[StoryLine]:
+        return self._story([schema.journal.c.run_id == run_id], after, limit)
+
+    def story_of_incident(
+        self, incident_id: int, after: str = "", limit: int = 200
+    ) -> Page[StoryLine]:
+        return self._story([schema.journal.c.incident_id == incident_id], after, limit)
+
+    def story_of_node(self, node: str, after: str = "", limit: int = 200) -> Page[StoryLine]:
+        return self._story([schema.journal.c.node == node], after, limit)
+
+    def _story(self, wanted: Conditions, after: str, limit: int) -> Page[StoryLine]:
+        """The last lines, in the order in which they happened; the next page is what was before."""
+        c = schema.journal.c
+        query = select(schema.journal, c.id.label("key")).where(*wanted)
+        order = _Order(c.id, newest_first=True)
+        page = self._page(query, order, after, limit, _journal_entry)
+        return Page(self._with_decisions(tuple(reversed(page.items))), page.next)
+
+    def _with_decisions(self, entries: Sequence[JournalEntry]) -> tuple[StoryLine, ...]:
+        c = schema.decisions.c
+        incidents = {e.incident_id for e in entries if e.kind == "decision" and e.incident_id}
+        rows = self._rows(select(c.doc).where(c.incident_id.in_(incidents))) if incidents else []
+        decisions = [_loads(Decision, row.doc) for row in rows]
+        return tuple(StoryLine(entry, _behind(entry, decisions)) for entry in entries)
+
+    def _page(
+        self, query: Select[Any], order: _Order, after: str, limit: int, read: Callable[[Any], T]
+    ) -> Page[T]:
+        rows = self._rows(order.applied(query, after).limit(limit + 1))
+        more = str(rows[limit - 1].key) if len(rows) > limit else None
+        return Page(tuple(read(row) for row in rows[:limit]), more)
+
+    def _one(self, cls: type[T], table: Table, key: str, value: object) -> T | None:
+        rows = self._rows(select(table.c.doc).where(table.c[key] == value))
+        return _loads(cls, rows[0].doc) if rows else None
+
+    def _rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
+        return self._within(lambda connection: connection.execute(query).all())
+
+    def _within(self, work: Callable[[Connection], T]) -> T:
+        with translated_errors(self._engine), self._engine.connect() as connection:
+            return work(connection)
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    column: Column[Any]
+    newest_first: bool = False
+
+    def applied(self, query: Select[Any], after: str) -> Select[Any]:
+        if self.newest_first:
+            query = query.order_by(self.column.desc())
+            return query.where(self.column < _number(after)) if after else query
+        query = query.order_by(self.column)
+        return query.where(self.column > after) if after else query
+
+
+def _number(after: str) -> int:
+    if not after.isascii() or not after.isdigit() or len(after) > 18:
+        raise BadInput("after: not a place in this list; copy it from `next` of the page before")
+    return int(after)
+
+
+def _loads(cls: type[T], doc: str) -> T:
+    try:
+        return loads(cls, doc)
+    except CodecError as error:
+        raise StoreUnavailable(f"database holds a value that cannot be read: {error}") from error
+
+
+def _doc(cls: type[T]) -> Callable[[Any], T]:
+    return lambda row: _loads(cls, row.doc)
+
+
+def _seen_allocation(row: Any) -> SeenAllocation:
+    managed = row.run_id is not None
+    return SeenAllocation(_loads(Allocation, row.doc), managed, row.changed_at, row.gone_at)
+
+
+def _seen_node(row: Any) -> SeenNode:
+    return SeenNode(_loads(Node, row.doc), row.changed_at)
+
+
+def _journal_entry(row: Any) -> JournalEntry:
+    return JournalEntry(
+        row.at,
+        row.kind,
+        row.text,
+        row.run_id,
+        row.incident_id,
+        row.node,
+        row.generation,
+        json.loads(row.data),
+    )
+
+
+def _behind(entry: JournalEntry, decisions: Iterable[Decision]) -> Decision | None:
+    if entry.kind != "decision":
+        return None
+    told = (entry.incident_id, entry.at)
+    return next((d for d in decisions if (d.incident_id, d.at) == told), None)
