@@ -98,6 +98,7 @@ class Saved:
     incidents: tuple[Incident, ...] = ()
     unfinished: tuple[Action, ...] = ()
     next_incident_id: int = 1
+    next_ordinal: int = 0  # one above the highest ordinal of any action
     mode: Mode | None = None
     drains: tuple[tuple[float, str], ...] = ()  # (Unix seconds, node) of our drains, last hour
 

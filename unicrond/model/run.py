@@ -114,7 +114,8 @@ class Healing:
     lost: tuple[str, ...] = ()  # whose lease must run out before the next generation
     spawning: tuple[str, ...] = ()  # whose agent is being started again
     ports: dict[str, int] = field(default_factory=dict)  # node -> a free port found there
-    ordinal: int = 0  # of the next action
+    exclude: tuple[str, ...] = ()  # where a requeued job must not start
+    expedited: bool = False
 
 
 class LossState(StrEnum):
@@ -144,7 +145,6 @@ class Loss:
     state: LossState = LossState.SUSPECTED
     waiting: bool = False  # for the outcome of an action
     probed_at: float = 0.0
-    ordinal: int = 500  # of the next action; apart from those of the heal
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +174,7 @@ class Run:
     generation_since: float = 0.0  # Unix seconds
     generation_iteration: int = -1  # train step at the generation's start
     iteration: int = -1
+    iteration_since: float = 0.0  # Unix seconds, when it last rose
     failures: tuple[float, ...] = ()  # restarts of the last hour, Unix seconds
     restarts_without_progress: int = 0
     last_root: str = ""  # node of the last failure, to tell a repeat from a new one

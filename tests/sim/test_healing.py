@@ -1,0 +1,184 @@
+"""Short stories: given these faults at these times, expect exactly this."""
+
+from __future__ import annotations
+
+import pytest
+from world import World
+
+from unicrond.core.policy import Policy
+from unicrond.model.cluster import NodeState
+from unicrond.model.decision import ActionKind, Mode
+from unicrond.model.run import LossState, RunState
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.nodes(6)
+    return world
+
+
+def running(world: World, nodes: int = 3, **wish: object) -> int:
+    job = world.submit(nodes, **wish)  # type: ignore[arg-type]
+    world.until(lambda: job in world.core.state.runs and world.run(job).state is RunState.RUNNING)
+    world.pass_seconds(6)
+    return job
+
+
+def kinds(world: World) -> list[ActionKind]:
+    return [action.kind for action in world.performed]
+
+
+def test_a_run_without_trouble_completes_and_nothing_was_done(world: World) -> None:
+    job = running(world, steps=20)
+    world.until(lambda: world.run(job).state is RunState.COMPLETED)
+    assert world.performed == []
+
+
+def test_a_killed_rank_restarts_all_ranks_on_the_same_nodes(world: World) -> None:
+    job = running(world)
+    before = world.run(job)
+    world.agents.kill_rank(job, "n2")
+    took = world.until(lambda: world.run(job).generation > before.generation
+                       and world.run(job).state is RunState.RUNNING)
+    assert world.run(job).assignment.nodes == before.assignment.nodes
+    assert took < 3
+    assert ActionKind.DRAIN not in kinds(world)
+
+
+@pytest.mark.parametrize("node", ["n1", "n3"])
+def test_a_lost_node_leaves_and_the_run_goes_on_after_the_lease(world: World, node: str) -> None:
+    job = running(world, min_nodes=2)
+    world.cut(node)
+    took = world.until(lambda: world.run(job).generation == 2
+                       and world.run(job).state is RunState.RUNNING)
+    assert world.core.state.policy.lease_seconds < took < 10
+    assert node not in world.run(job).assignment.nodes
+    world.until(lambda: world.slurm.snapshot().nodes[node].reason.startswith("unicron: "))
+    world.until(lambda: world.run(job).loss_of(node).state.settled)
+    assert world.run(job).loss_of(node).state is LossState.RELEASED
+
+
+def test_a_lost_node_below_the_minimum_requeues_the_run_at_once(world: World) -> None:
+    job = running(world)
+    world.cut("n2")
+    took = world.until(lambda: world.run(job).restarts == 1
+                       and world.run(job).state is RunState.RUNNING)
+    assert took < 60  # Slurm alone: 40 s for the loss, 120 s in the queue
+    assert "n2" not in world.run(job).nodes
+    assert world.run(job).generation == 1001
+    assert world.core.state.incidents == {}
+
+
+def test_a_node_that_only_unicrond_cannot_reach_is_not_lost(world: World) -> None:
+    job = running(world, min_nodes=2)
+    world.agents.cut_from_unicrond.add("n2")
+    world.pass_seconds(60)
+    assert world.run(job).generation == 1
+    assert world.performed == []
+
+
+def test_many_silent_nodes_of_several_runs_decide_nothing(world: World) -> None:
+    jobs = [running(world, min_nodes=1), running(world, min_nodes=1)]
+    for node in ("n2", "n3", "n4", "n5"):
+        world.cut(node)
+    world.pass_seconds(30)
+    assert all(world.run(job).generation == 1 for job in jobs)
+    assert set(kinds(world)) == {ActionKind.NOTIFY}
+
+
+def test_a_node_back_before_the_next_generation_stays_in_it(world: World) -> None:
+    job = running(world, min_nodes=2)
+    world.cut("n2")
+    world.pass_seconds(4.5)
+    world.restore("n2")
+    world.until(lambda: world.run(job).generation == 2
+                and world.run(job).state is RunState.RUNNING)
+    assert len(world.run(job).assignment.nodes) == 3
+    world.pass_seconds(120)
+    assert world.run(job).loss_of("n2").state is LossState.RETURNED
+    assert world.slurm.snapshot().nodes["n2"].state is NodeState.UP
+
+
+def test_a_dead_agent_is_started_again_and_its_node_is_not_drained(world: World) -> None:
+    job = running(world)
+    world.agents.kill_agent(job, "n3")
+    took = world.until(lambda: world.run(job).generation == 2
+                       and world.run(job).state is RunState.RUNNING)
+    assert took < 10
+    assert len(world.run(job).assignment.nodes) == 3
+    assert ActionKind.DRAIN not in kinds(world)
+
+
+def test_no_progress_over_and_over_ends_the_run_with_93(world: World) -> None:
+    job = running(world, 3)
+    for _ in range(6):
+        if world.run(job).state.ended:
+            break
+        world.agents.jobs[job].step = 5  # it always comes back to the same train step
+        world.agents.kill_rank(job, "n2", text="Segmentation fault", signal=11)
+        world.pass_seconds(60 if world.run(job).restarts else 10)
+        world.until(lambda: world.run(job).state in (RunState.RUNNING, RunState.FAILED))
+    world.until(lambda: world.run(job).state is RunState.FAILED)
+    assert world.run(job).finished_code == 93
+    assert "no progress" in world.run(job).end_reason
+
+
+def test_observing_decides_and_leaves_the_healing_to_the_agents() -> None:
+    world = World(policy=Policy(mode=Mode.OBSERVE))
+    world.nodes(3)
+    job = running(world)
+    world.agents.kill_rank(job, "n2")
+    took = world.until(lambda: world.run(job).generation == 2
+                       and world.run(job).state is RunState.RUNNING)
+    assert 60 <= took < 65
+    assert world.performed == []
+    assert world.core.state.incidents == {}
+
+
+def test_a_node_drained_by_a_person_is_left_alone(world: World) -> None:
+    job = running(world, min_nodes=2)
+    world.slurm.drain_by_person("n2", "bad fan")
+    world.cut("n2")
+    world.until(lambda: world.run(job).generation == 2)
+    world.until(lambda: world.run(job).loss_of("n2").state.settled)
+    assert world.slurm.snapshot().nodes["n2"].reason == "bad fan"
+
+
+def test_a_job_that_slurm_fails_for_its_early_batch_host_is_requeued() -> None:
+    world = World(early_return_fails=True)
+    world.nodes(6)
+    job = running(world, min_nodes=2)
+    world.cut("n1")
+    world.until(lambda: world.run(job).generation == 2)
+    world.until(lambda: world.slurm.snapshot().nodes["n1"].state is NodeState.DOWN)
+    world.restore("n1")
+    world.until(lambda: world.run(job).restarts == 1
+                and world.run(job).state is RunState.RUNNING)
+    assert world.core.state.incidents == {}
+
+
+def test_slurmctld_away_for_minutes_delays_the_drain_and_not_the_healing(world: World) -> None:
+    job = running(world, min_nodes=2)
+    world.slurm.stop_controller()
+    world.cut("n2")
+    took = world.until(lambda: world.run(job).generation == 2
+                       and world.run(job).state is RunState.RUNNING)
+    assert took < 10
+    world.pass_seconds(60)
+    world.slurm.start_controller()
+    world.until(lambda: world.run(job).loss_of("n2").state.settled)
+    assert world.slurm.snapshot().nodes["n2"].reason.startswith("unicron: ")
+
+
+def test_unicrond_killed_in_the_middle_of_a_heal_goes_on_with_it(world: World) -> None:
+    job = running(world, min_nodes=2)
+    world.cut("n2")
+    world.pass_seconds(4)
+    assert world.run(job).state is RunState.HEALING
+    world.kill_unicrond()
+    world.pass_seconds(2)
+    world.start_unicrond()
+    took = world.until(lambda: world.run(job).generation == 2
+                       and world.run(job).state is RunState.RUNNING)
+    assert took < 15

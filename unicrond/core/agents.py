@@ -1,0 +1,270 @@
+"""What agents tell: they join, beat, leave, send signals. The word of an agent concerns its own run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from detectors.exits import classify_exit
+from unicrond.core import heal
+from unicrond.core.cycle import Cycle
+from unicrond.core.suspect import heard_again
+from unicrond.core.trouble import Fault, reconsider, report
+from unicrond.model.decision import Action, ActionKind
+from unicrond.model.events import AgentBeat, AgentJoined, AgentLeft, Registration
+from unicrond.model.incident import IncidentState, Scope, Severity, Signal, SignalKind
+from unicrond.model.run import AgentView, Assignment, HealStep, Phase, Run, RunState
+
+
+def on_joined(cycle: Cycle, event: AgentJoined) -> None:
+    """An agent connected: the first of a run, one of a new incarnation, or one that is back."""
+    said = event.registration
+    run = _run_of(cycle, said)
+    if run is None:
+        return
+    view = AgentView(
+        node=said.node,
+        agent=said.agent,
+        connected=True,
+        last_heard=event.at,
+        phase=said.phase,
+        generation=said.generation,
+        stopped_generation=said.stopped_generation,
+        order=said.assignment.order if said.assignment else "",
+    )
+    known = run.agents.get(said.node)
+    if known is not None and known.agent != said.agent and said.phase is Phase.IDLE:
+        # a new agent proves left-overs of its predecessor gone before it speaks
+        view = replace(view, stopped_generation=max(run.generation, view.stopped_generation))
+    run = cycle.put(replace(run, agents={**run.agents, said.node: view}))
+    heard_again(cycle, run, said.node)
+    run = _adopt(cycle, run, said.generation, said.assignment)
+    _after_join(cycle, run, view)
+    settle(cycle, cycle.state.runs[run.run_id])
+
+
+def _run_of(cycle: Cycle, said: Registration) -> Run | None:
+    run = cycle.state.runs.get(said.run_id)
+    if run is not None and said.restarts < run.restarts:
+        cycle.note("note", f"{said.node}: an agent of an earlier start of the job is ignored", run)
+        return None
+    if run is not None and said.restarts == run.restarts:
+        return run if not run.state.ended else replace(run, state=RunState.STARTING)
+    if run is not None:
+        return incarnate(cycle, run, said.restarts, said.nodes)
+    allocation = cycle.state.allocations.get(said.run_id)
+    run = Run(
+        run_id=said.run_id,
+        name=said.name,
+        user=allocation.user if allocation else str(said.uid),
+        uid=said.uid,
+        weight=said.weight,
+        min_nodes=said.min_nodes,
+        max_nodes=said.max_nodes,
+        ranks_per_node=said.ranks_per_node,
+        nodes=said.nodes,
+        batch_host=(allocation.batch_host if allocation else "") or said.nodes[0],
+        restarts=said.restarts,
+        whole_nodes=allocation.whole_nodes if allocation else True,
+    )
+    cycle.put(run)
+    cycle.note(
+        "note",
+        f"run {run.run_id} ({run.name}) of {run.user} registered: {len(run.nodes)} nodes, at least "
+        f"{run.min_nodes}, weight {run.weight:g}",
+        run,
+    )
+    return run
+
+
+def incarnate(cycle: Cycle, run: Run, restarts: int, nodes: tuple[str, ...]) -> Run:
+    """The same run, started once more by Slurm: other nodes, no agents yet, history kept."""
+    run = replace(
+        run,
+        restarts=restarts,
+        nodes=nodes or run.nodes,
+        batch_host=nodes[0] if nodes else run.batch_host,
+        state=RunState.STARTING,
+        assignment=None,
+        agents={},
+        losses=tuple(loss for loss in run.losses if not loss.state.settled),
+        early_exits=(),
+        finished_code=None,
+    )
+    cycle.note("note", f"Slurm started the job again (restart {restarts})", run)
+    return cycle.put(run)
+
+
+def _after_join(cycle: Cycle, run: Run, view: AgentView) -> None:
+    healing, node = run.healing, view.node
+    if healing is not None and healing.step is HealStep.STOP:
+        if node in healing.lost:
+            reconsider(cycle, run, f"{node} is back before the next generation began", node)
+            return
+        if node in healing.spawning:
+            spawning = tuple(n for n in healing.spawning if n != node)
+            run = cycle.put(replace(run, healing=replace(healing, spawning=spawning)))
+        heal.order_stop(cycle, run, node)
+    elif view.generation < run.generation and view.phase in (Phase.STARTING, Phase.RUNNING):
+        incident = cycle.incident_of(run)
+        cycle.act(
+            incident.incident_id if incident else 0, run, ActionKind.STOP_RANKS, node,
+            generation=run.generation - 1,
+        )
+    for action, _ in tuple(cycle.state.pending.values()):
+        if action.run_id == run.run_id and action.node == node and _is_order(action):
+            cycle.again(action)
+
+
+def _is_order(action: Action) -> bool:
+    return action.kind in heal.ORDERS or action.kind is ActionKind.END_RUN
+
+
+def on_beat(cycle: Cycle, event: AgentBeat) -> None:
+    """Each second from each agent: kept lean, and saved only when something changed."""
+    run = cycle.state.runs.get(event.run_id)
+    view = run.agents.get(event.node) if run else None
+    if run is None or view is None or view.agent != event.agent:
+        return
+    changed = (view.phase, view.generation, view.stopped_generation, view.connected) != (
+        event.phase, event.generation, event.stopped_generation, True)
+    run.agents[event.node] = replace(
+        view,
+        connected=True,
+        closed_at=0.0,
+        last_heard=event.at,
+        phase=event.phase,
+        generation=event.generation,
+        stopped_generation=max(view.stopped_generation, event.stopped_generation),
+        iteration=event.iteration,
+        peers_heard=event.peers_heard,
+    )
+    if event.iteration > run.iteration:
+        run = replace(run, iteration=event.iteration, iteration_since=event.at)
+        cycle.state.runs[run.run_id] = run
+    if changed:
+        run = _adopt(cycle, cycle.put(run), event.generation, event.assignment)
+        settle(cycle, run)
+
+
+def _adopt(cycle: Cycle, run: Run, generation: int, assignment: Assignment | None) -> Run:
+    """Takes over a generation that the agents began without us."""
+    if assignment is None or generation <= run.generation:
+        return run
+    cycle.supersede(run, heal.ORDERS, "the agents began a generation of their own")
+    keeps = run.healing is not None and run.healing.step in (HealStep.REQUEUE, HealStep.END)
+    state = RunState.STARTING if run.state is not RunState.HEALING or not keeps else run.state
+    return cycle.put(
+        replace(
+            run,
+            generation=generation,
+            assignment=assignment,
+            state=state,
+            generation_since=cycle.now,
+            generation_iteration=run.iteration,
+            early_exits=(),
+            healing=run.healing if keeps else None,
+        )
+    )
+
+
+def settle(cycle: Cycle, run: Run) -> None:
+    """starting -> running once every agent of the generation says so; ends what that heals."""
+    if run.assignment is None or run.state not in (RunState.STARTING, RunState.HEALING):
+        return
+    if run.healing is not None and run.healing.step is not HealStep.REQUEUE:
+        return
+    views = [run.agents.get(node) for node in run.assignment.nodes]
+    if not all(
+        v and v.generation == run.generation and v.phase in (Phase.RUNNING, Phase.DONE)
+        for v in views
+    ):
+        return
+    run = cycle.put(replace(run, state=RunState.RUNNING))
+    cycle.note(
+        "note",
+        f"running on {len(views)} nodes, {run.assignment.world_size} ranks, "
+        f"generation {run.generation}",
+        run,
+    )
+    for incident in tuple(cycle.state.incidents.values()):
+        mine = incident.run_id == run.run_id and incident.generation < run.generation
+        if mine and run.healing is None:
+            cycle.close_incident(
+                incident.incident_id, IncidentState.RESOLVED,
+                f"healed without unicrond: generation {run.generation} runs",
+            )
+
+
+def on_left(cycle: Cycle, event: AgentLeft) -> None:
+    """A connection ended. That says nothing of the node: a silence or a new dial-in follows."""
+    run = cycle.state.runs.get(event.run_id)
+    view = run.agents.get(event.node) if run else None
+    if run is None or view is None or view.agent != event.agent:
+        return
+    closed = replace(view, connected=False, closed_at=0.0 if event.silent else event.at)
+    run = cycle.put(replace(run, agents={**run.agents, event.node: closed}))
+    if event.finished and run.finished_code is None:
+        run = cycle.put(replace(run, finished_code=event.exit_code))
+        cycle.note("note", f"its agents say that the run is over, exit code {event.exit_code}", run)
+
+
+def on_signal(cycle: Cycle, signal: Signal) -> None:
+    """Turns what a sensor saw into a fault, or into nothing."""
+    run = cycle.state.runs.get(signal.run_id) if signal.run_id is not None else None
+    if run is None:
+        return
+    if signal.generation < run.generation:
+        cycle.note("note", f"{signal.node}: {signal.kind} of generation {signal.generation} is "
+                   "out of date", run, node=signal.node)
+        return
+    match signal.kind:
+        case SignalKind.RANK_EXITED:
+            _on_exit(cycle, run, signal)
+        case SignalKind.LEASE_EXPIRED:
+            _report(cycle, run, signal, "lost connection", Severity.SEV2,
+                    f"{signal.node} heard nobody for its lease and stopped its ranks")
+        case SignalKind.START_FAILED:
+            _report(cycle, run, signal, "exited abnormally", Severity.SEV2,
+                    f"{signal.node} could not start its ranks: {signal.text}", program=True)
+        case _:
+            cycle.note("signal", f"{signal.node}: {signal.kind} {signal.text}", run,
+                       node=signal.node)
+
+
+def _report(cycle: Cycle, run: Run, signal: Signal, kind: str, severity: Severity, what: str,
+            *, program: bool = False) -> None:
+    report(
+        cycle, run,
+        Fault(kind=kind, severity=severity, scope=Scope.NODE, node=signal.node, what=what,
+              noticed_at=signal.at, program=program, own=program),
+    )
+
+
+def _on_exit(cycle: Cycle, run: Run, signal: Signal) -> None:
+    code, number = _number(signal.data.get("exit_code")), _number(signal.data.get("signal"))
+    if code == 0 and number is None:
+        run = replace(run, early_exits=(*run.early_exits, (signal.rank or 0, signal.node))[-64:])
+        cycle.put(run)
+        return
+    verdict = classify_exit(code, number, signal.text)
+    rank, node, own = signal.rank, signal.node, verdict.blame != "peer"
+    how = f"by signal {number}" if number is not None else f"with exit code {code}"
+    what = f"rank {rank} on {node} ended {how} ({verdict.kind})"
+    if run.early_exits and not own:
+        rank, node = run.early_exits[0]
+        what = f"rank {rank} on {node} ended with 0 while others ran on; {what} for it"
+    severity = Severity(verdict.severity)
+    report(
+        cycle, run,
+        Fault(
+            kind=verdict.kind,
+            # a dead rank needs at least a restart, whatever its last words ask for
+            severity=severity if severity is Severity.SEV1 else Severity.SEV2,
+            scope=Scope.RANK, node=node, rank=rank, what=what, noticed_at=signal.at,
+            own=own, recurs=verdict.recurs, program=True, evidence=signal.text,
+        ),
+    )
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,0 +1,216 @@
+"""One turn of the loop while it is being made: the state, and what this turn changes of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from unicrond.core.state import State
+from unicrond.model.decision import (
+    Action,
+    ActionKey,
+    ActionKind,
+    Alternative,
+    Decision,
+    Mode,
+    Outcome,
+    OutcomeState,
+)
+from unicrond.model.incident import Incident, IncidentState, Scope, Severity
+from unicrond.model.run import Run
+from unicrond.ports import Changes, JournalEntry
+
+
+class Cycle:
+    """Collects changes. Everything that a step alters goes through here."""
+
+    def __init__(self, now: float, state: State) -> None:
+        self.now = now
+        self.state = state
+        self.touched: set[int] = set()  # runs worth another look in this turn
+        self.snapshot_changes: Changes = Changes()
+        self._runs: set[int] = set()
+        self._incidents: dict[int, Incident] = {}
+        self._decisions: list[Decision] = []
+        self._intents: list[Action] = []
+        self._again: list[Action] = []
+        self._outcomes: list[Outcome] = []
+        self._journal: list[JournalEntry] = []
+        self._mode: Mode | None = None
+
+    # runs and incidents
+    def put(self, run: Run) -> Run:
+        self.state.runs[run.run_id] = run
+        self._runs.add(run.run_id)
+        self.touched.add(run.run_id)
+        return run
+
+    def put_incident(self, incident: Incident) -> Incident:
+        self._incidents[incident.incident_id] = incident
+        if incident.state in (IncidentState.RESOLVED, IncidentState.CLOSED):
+            self.state.incidents.pop(incident.incident_id, None)
+        else:
+            self.state.incidents[incident.incident_id] = incident
+        return incident
+
+    def open_incident(
+        self,
+        kind: str,
+        severity: Severity,
+        scope: Scope,
+        run: Run | None,
+        summary: str,
+        *,
+        node: str = "",
+        rank: int | None = None,
+        noticed_at: float = 0.0,
+        evidence: str = "",
+    ) -> Incident:
+        incident = Incident(
+            incident_id=self.state.next_incident_id,
+            opened_at=self.now,
+            kind=kind,
+            severity=severity,
+            scope=scope,
+            run_id=run.run_id if run else None,
+            generation=run.generation if run else 0,
+            root_node=node,
+            root_rank=rank,
+            summary=summary,
+            cause_text=evidence,
+            first_signal_at=noticed_at or self.now,
+        )
+        self.state.next_incident_id += 1
+        self.note("signal", summary, run, incident=incident.incident_id, node=node)
+        return self.put_incident(incident)
+
+    def close_incident(self, incident_id: int, state: IncidentState, why: str) -> None:
+        incident = self.state.incidents.get(incident_id)
+        if incident is None:
+            return
+        closed = replace(incident, state=state, closed_at=self.now)
+        self.put_incident(closed)
+        run = self.state.runs.get(incident.run_id) if incident.run_id is not None else None
+        self.note("note", why, run, incident=incident_id, node=incident.root_node)
+
+    def incident_of(self, run: Run) -> Incident | None:
+        """The open incident of this run, newest first."""
+        mine = [i for i in self.state.incidents.values() if i.run_id == run.run_id]
+        return mine[-1] if mine else None
+
+    # story
+    def note(
+        self, kind: str, text: str, run: Run | None = None, *, incident: int | None = None,
+        node: str = "", data: dict[str, object] | None = None,
+    ) -> None:
+        self._journal.append(
+            JournalEntry(
+                at=self.now,
+                kind=kind,
+                text=text,
+                run_id=run.run_id if run else None,
+                incident_id=incident,
+                node=node,
+                generation=run.generation if run else 0,
+                data=data or {},
+            )
+        )
+
+    def decide(
+        self, incident: Incident, run: Run, choice: str, reason: str,
+        alternatives: tuple[Alternative, ...],
+    ) -> None:
+        acts = self.state.acts_for(run)
+        self._decisions.append(
+            Decision(
+                self.now, incident.incident_id, run.run_id, run.generation, choice, reason, acts,
+                alternatives,
+            )
+        )
+        self.note("decision", reason if acts else f"{reason} (not carried out: {self._why_not(run)})",
+                  run, incident=incident.incident_id)
+        self.put_incident(
+            replace(self.state.incidents.get(incident.incident_id, incident), decided_at=self.now)
+        )
+
+    def _why_not(self, run: Run) -> str:
+        if not run.whole_nodes:
+            return "the job has parts of nodes"
+        return f"mode {(run.mode or self.state.mode) if self.state.mode is not Mode.PAUSED else Mode.PAUSED}"
+
+    # actions
+    def act(
+        self, incident_id: int, run: Run, kind: ActionKind, node: str = "", **args: object
+    ) -> Action:
+        """A new intent, carried out once this turn is saved."""
+        key = ActionKey(incident_id, run.generation, self.state.next_ordinal)
+        self.state.next_ordinal += 1
+        action = Action(key, kind, run.run_id, node, dict(args))
+        self._intents.append(action)
+        self.state.pending[key] = (action, self.now)
+        self.note("action", describe(action), run, incident=incident_id, node=node)
+        return action
+
+    def again(self, action: Action) -> None:
+        self.state.pending[action.key] = (action, self.now)
+        self._again.append(action)
+
+    def settle(self, outcome: Outcome) -> Action | None:
+        """Records how an action ended; None when nobody waits for it any more."""
+        pending = self.state.pending.pop(outcome.key, None)
+        if pending is None:
+            return None
+        action = pending[0]
+        self._outcomes.append(outcome)
+        run = self.state.runs.get(action.run_id) if action.run_id is not None else None
+        detail = f": {outcome.detail}" if outcome.detail else ""
+        self.note("outcome", f"{describe(action)} {outcome.state}{detail}", run,
+                  incident=outcome.key.incident_id, node=action.node)
+        return action
+
+    def supersede(self, run: Run, kinds: frozenset[ActionKind], why: str) -> None:
+        """Ends intents of this run that are no longer wanted."""
+        for action, _ in tuple(self.state.pending.values()):
+            if action.run_id == run.run_id and action.kind in kinds:
+                self.settle(Outcome(action.key, self.now, OutcomeState.REFUSED, why))
+
+    def set_mode(self, mode: Mode) -> None:
+        self.state.mode = self._mode = mode
+
+    def changes(self) -> Changes:
+        return replace(
+            self.snapshot_changes,
+            runs=tuple(self.state.runs[i] for i in sorted(self._runs)),
+            incidents=tuple(self._incidents.values()),
+            decisions=tuple(self._decisions),
+            intents=tuple(self._intents),
+            again=tuple(self._again),
+            outcomes=tuple(self._outcomes),
+            journal=tuple(self._journal),
+            mode=self._mode,
+        )
+
+
+def describe(action: Action) -> str:
+    """The action in a few words, for the story."""
+    where = f" on {action.node}" if action.node else ""
+    match action.kind:
+        case ActionKind.STOP_RANKS:
+            return f"stop ranks{where}"
+        case ActionKind.START_RANKS:
+            return f"start ranks of generation {action.args.get('generation')}{where}"
+        case ActionKind.SPAWN_AGENT:
+            return f"start the agent of {action.args.get('target')} again (from {action.node})"
+        case ActionKind.DRAIN:
+            return f"drain {action.node} ({action.args.get('reason')})"
+        case ActionKind.SHRINK:
+            return f"give {action.node} back to Slurm"
+        case ActionKind.REQUEUE:
+            return "requeue the job"
+        case ActionKind.EXPEDITE:
+            return "start the requeued job now"
+        case ActionKind.END_RUN:
+            return f"end the run{where} with exit code {action.args.get('exit_code')}"
+        case ActionKind.PROBE:
+            return f"probe slurmd{where}"
+        case ActionKind.NOTIFY:
+            return "call a person"

@@ -1,0 +1,22 @@
+"""Budgets: what may be done without a person. Pure questions; over budget means a person is called."""
+
+from __future__ import annotations
+
+from unicrond.core.policy import Policy
+from unicrond.core.state import State
+from unicrond.model.run import Run
+
+
+def restarts_left(run: Run, now: float, policy: Policy) -> bool:
+    """Whether this run may restart once more within the hour."""
+    return sum(t > now - 3600 for t in run.failures) < policy.restarts_per_hour
+
+
+def drains_left(state: State, now: float) -> bool:
+    """Whether one more node may be drained within the hour, over the whole cluster."""
+    return sum(t > now - 3600 for t, _ in state.drains) < state.policy.drains_per_hour
+
+
+def shunned_by_others(state: State, run: Run, node: str) -> bool:
+    """Whether a run of another user moved off this node too: two witnesses who cannot collude."""
+    return any(node in other.shunned and other.uid != run.uid for other in state.runs.values())

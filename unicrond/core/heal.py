@@ -1,0 +1,314 @@
+"""Carries a heal from step to step. One function a step; each looks at the world, never waits.
+
+    begin ──> stop ──> start ──> resolved
+                │         │
+                └─────────┴──> requeue ──> resolved      end ──> closed with the run
+
+Deadlines: a stop that is not proved in time is answered by a requeue, a start by a new choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from transition.membership import NO_RESTART, Choice, Trouble, assign, choose
+from unicrond.core.cycle import Cycle
+from unicrond.core.guards import restarts_left
+from unicrond.core.policy import Policy
+from unicrond.model.cluster import JobState
+from unicrond.model.decision import Action, ActionKind, Outcome, OutcomeState
+from unicrond.model.incident import Incident, IncidentState
+from unicrond.model.run import AgentView, Healing, HealStep, Loss, Phase, Run, RunState
+
+ORDERS = frozenset({ActionKind.STOP_RANKS, ActionKind.START_RANKS, ActionKind.SPAWN_AGENT})
+
+
+def begin(cycle: Cycle, run: Run, incident: Incident, trouble: Trouble) -> None:
+    """Chooses the way on and takes the first step of it; only records it where we may not act."""
+    choice = choose(run, trouble, cycle.state.policy.restarts_without_progress)
+    cycle.decide(incident, run, choice.name, choice.reason, choice.alternatives)
+    if not cycle.state.acts_for(run):
+        return
+    if not restarts_left(run, cycle.now, cycle.state.policy):
+        _call_person(cycle, run, incident, "over the budget of restarts an hour for this run")
+        return
+    cycle.supersede(run, ORDERS, "a newer decision replaces it")
+    run = _with_losses(cycle, run, incident, trouble)
+    cycle.put_incident(
+        replace(cycle.state.incidents[incident.incident_id], state=IncidentState.HEALING)
+    )
+    run = replace(run, state=RunState.HEALING, shunned=choice.shunned)
+    _FIRST[choice.step](cycle, run, incident.incident_id, trouble, choice)
+
+
+def advance(cycle: Cycle, run: Run) -> None:
+    """Takes the next step of a heal if the last one is complete or overdue."""
+    if run.healing is not None:
+        _NEXT[run.healing.step](cycle, run, run.healing)
+
+
+# stop
+def _begin_stop(
+    cycle: Cycle, run: Run, incident_id: int, trouble: Trouble, choice: Choice
+) -> None:
+    now, policy = cycle.now, cycle.state.policy
+    spawning = tuple(n for n in trouble.dead_agents if n in choice.nodes)
+    wait = policy.spawn_timeout_seconds if spawning else policy.stop_timeout_seconds
+    healing = Healing(
+        incident_id, HealStep.STOP, now, now + wait + policy.lease_seconds,
+        nodes=choice.nodes, lost=trouble.lost, spawning=spawning, exclude=choice.shunned,
+    )
+    run = cycle.put(replace(run, healing=healing))
+    for node, view in sorted(run.agents.items()):
+        if view.connected and node not in trouble.dead_agents:
+            order_stop(cycle, run, node)
+    helper = next((n for n in choice.nodes if n not in spawning), "")
+    for node in spawning:
+        cycle.act(incident_id, run, ActionKind.PROBE, node)
+        if helper:
+            cycle.act(incident_id, run, ActionKind.SPAWN_AGENT, helper, target=node)
+
+
+def order_stop(cycle: Cycle, run: Run, node: str) -> None:
+    """Orders one agent to stop every rank up to the present generation, and to prove it."""
+    assert run.healing is not None
+    cycle.act(run.healing.incident_id, run, ActionKind.STOP_RANKS, node, generation=run.generation)
+
+
+def _advance_stop(cycle: Cycle, run: Run, healing: Healing) -> None:
+    policy = cycle.state.policy
+    unproved = [n for n in _to_stop(run, healing) if not _stopped(run.agents.get(n), run)]
+    lease_over = max(
+        (
+            run.agents[n].last_heard + policy.lease_seconds + policy.lease_margin_seconds
+            for n in healing.lost
+            if n in run.agents
+        ),
+        default=0.0,
+    )
+    if not unproved and cycle.now >= lease_over and healing.nodes[0] in healing.ports:
+        _begin_start(cycle, run, healing)
+    elif cycle.now > healing.deadline:
+        _escalate(cycle, run, healing, f"ranks on {','.join(unproved)} were not proved gone in time")
+
+
+def _to_stop(run: Run, healing: Healing) -> set[str]:
+    connected = {n for n, view in run.agents.items() if view.connected}
+    return (connected | set(healing.nodes)) - set(healing.lost)
+
+
+def _stopped(view: AgentView | None, run: Run) -> bool:
+    return view is not None and view.connected and view.stopped_generation >= run.generation
+
+
+# start
+def _begin_start(cycle: Cycle, run: Run, healing: Healing) -> None:
+    now = cycle.now
+    generation = run.generation + 1
+    assignment = assign(run, generation, f"u:{healing.incident_id}.{generation}", healing.nodes)
+    master = healing.nodes[0]
+    cycle.supersede(run, ORDERS, "the ranks are gone")
+    run = cycle.put(
+        replace(
+            run,
+            generation=generation,
+            assignment=assignment,
+            generation_since=now,
+            generation_iteration=run.iteration,
+            early_exits=(),
+            failures=(*(t for t in run.failures if t > now - 3600), now),
+            healing=replace(
+                healing, step=HealStep.START, since=now, spawning=(), lost=(),
+                deadline=now + cycle.state.policy.start_timeout_seconds,
+            ),
+        )
+    )
+    for node in healing.nodes:
+        cycle.act(
+            healing.incident_id, run, ActionKind.START_RANKS, node, generation=generation,
+            assignment=assignment, master_node=master, master_port=healing.ports[master],
+        )
+
+
+def _advance_start(cycle: Cycle, run: Run, healing: Healing) -> None:
+    views = [run.agents.get(n) for n in healing.nodes]
+    if all(
+        v is not None and v.generation == run.generation and v.phase in (Phase.RUNNING, Phase.DONE)
+        for v in views
+    ):
+        cycle.supersede(run, ORDERS, "every agent reports its ranks running")
+        cycle.put(replace(run, state=RunState.RUNNING, healing=None))
+        cycle.close_incident(
+            healing.incident_id, IncidentState.RESOLVED,
+            f"running again on {len(healing.nodes)} nodes as generation {run.generation}, "
+            f"{cycle.now - _noticed(cycle, healing):.1f} s after it was noticed",
+        )
+    elif cycle.now > healing.deadline:
+        _escalate(cycle, run, healing, f"generation {run.generation} did not start in time")
+
+
+def _noticed(cycle: Cycle, healing: Healing) -> float:
+    incident = cycle.state.incidents.get(healing.incident_id)
+    return incident.first_signal_at if incident else healing.since
+
+
+# requeue
+def _begin_requeue(
+    cycle: Cycle, run: Run, incident_id: int, trouble: Trouble, choice: Choice
+) -> None:
+    exclude = tuple(dict.fromkeys((*choice.shunned, *trouble.lost)))
+    _requeue(cycle, run, incident_id, exclude)
+
+
+def _requeue(cycle: Cycle, run: Run, incident_id: int, exclude: tuple[str, ...]) -> None:
+    now = cycle.now
+    healing = Healing(
+        incident_id, HealStep.REQUEUE, now, now + cycle.state.policy.requeue_timeout_seconds,
+        nodes=(), exclude=exclude,
+    )
+    run = cycle.put(replace(run, state=RunState.HEALING, healing=healing))
+    cycle.act(incident_id, run, ActionKind.REQUEUE, restarts=run.restarts)
+
+
+def _advance_requeue(cycle: Cycle, run: Run, healing: Healing) -> None:
+    if run.state is RunState.RUNNING:
+        cycle.put(replace(run, healing=None))
+        cycle.close_incident(
+            healing.incident_id, IncidentState.RESOLVED,
+            f"the requeued job runs as generation {run.generation}, "
+            f"{cycle.now - _noticed(cycle, healing):.1f} s after the fault was noticed",
+        )
+        return
+    allocation = cycle.state.allocations.get(run.run_id)
+    pending = allocation is not None and allocation.state is JobState.PENDING
+    if run.state is RunState.REQUEUED and pending and not healing.expedited:
+        run = cycle.put(replace(run, healing=replace(healing, expedited=True)))
+        cycle.act(healing.incident_id, run, ActionKind.EXPEDITE, exclude=list(healing.exclude))
+    elif run.state is RunState.HEALING and cycle.now > healing.deadline:
+        _call_person(
+            cycle, run, cycle.state.incidents[healing.incident_id],
+            "Slurm did not requeue the job in time",
+        )
+
+
+# end
+def _begin_end(
+    cycle: Cycle, run: Run, incident_id: int, trouble: Trouble, choice: Choice
+) -> None:
+    now = cycle.now
+    healing = Healing(incident_id, HealStep.END, now, now + cycle.state.policy.stop_timeout_seconds,
+                      nodes=())
+    run = cycle.put(replace(run, healing=healing, end_reason=choice.reason))
+    for node, view in sorted(run.agents.items()):
+        if view.connected:
+            cycle.act(incident_id, run, ActionKind.END_RUN, node, exit_code=NO_RESTART,
+                      reason=choice.reason)
+
+
+def _advance_end(cycle: Cycle, run: Run, healing: Healing) -> None:
+    if cycle.now > healing.deadline and run.finished_code is None:
+        _call_person(
+            cycle, run, cycle.state.incidents[healing.incident_id],
+            "no agent carried out the order to end the run",
+        )
+
+
+# outcomes
+def on_outcome(cycle: Cycle, run: Run, action: Action, outcome: Outcome) -> None:
+    """What the end of one of this heal's actions means for it."""
+    healing = run.healing
+    if healing is None or outcome.key.incident_id != healing.incident_id:
+        return
+    done = outcome.state is OutcomeState.DONE
+    if action.kind is ActionKind.STOP_RANKS and done and healing.step is HealStep.STOP:
+        _stop_proved(cycle, run, healing, action, outcome)
+    elif action.kind is ActionKind.PROBE and not outcome.data.get("passed", True):
+        _probe_failed(cycle, run, healing, action.node)
+    elif action.kind is ActionKind.EXPEDITE and not done:
+        cycle.put(replace(run, healing=replace(healing, expedited=False)))
+    elif action.kind is ActionKind.REQUEUE and not done:
+        _call_person(cycle, run, cycle.state.incidents[healing.incident_id],
+                     f"Slurm refused to requeue the job: {outcome.detail}")
+
+
+def _stop_proved(
+    cycle: Cycle, run: Run, healing: Healing, action: Action, outcome: Outcome
+) -> None:
+    view = run.agents.get(action.node)
+    if view is not None:
+        stopped = max(view.stopped_generation, int(str(action.args["generation"])))
+        run.agents[action.node] = replace(view, stopped_generation=stopped)
+    port = outcome.data.get("port")
+    if isinstance(port, int):
+        healing = replace(healing, ports={**healing.ports, action.node: port})
+    cycle.put(replace(run, healing=healing))
+
+
+def _probe_failed(cycle: Cycle, run: Run, healing: Healing, node: str) -> None:
+    """An agent was taken for dead, but its whole node is: it is lost, not to be started again."""
+    if node not in healing.spawning:
+        return
+    incident = cycle.state.incidents[healing.incident_id]
+    trouble = Trouble(
+        root_node=node, lost=(*healing.lost, node),
+        dead_agents=tuple(n for n in healing.spawning if n != node),
+        what=f"{node} does not answer: neither its agent nor its slurmd",
+    )
+    begin(cycle, run, incident, trouble)
+
+
+# trouble
+def trouble_of(run: Run, incident: Incident, now: float, policy: Policy) -> Trouble:
+    """The trouble behind an incident that was only observed so far."""
+    nodes = run.assignment.nodes if run.assignment else ()
+    views = [run.agents[n] for n in nodes if n in run.agents]
+    return Trouble(
+        root_node=incident.root_node,
+        lost=tuple(v.node for v in views if not v.closed_at
+                   and now - v.last_heard > policy.silence_seconds),
+        dead_agents=tuple(v.node for v in views if v.closed_at),
+        what=incident.summary,
+    )
+
+
+def _escalate(cycle: Cycle, run: Run, healing: Healing, what: str) -> None:
+    incident = cycle.state.incidents[healing.incident_id]
+    cycle.note("note", what, run, incident=incident.incident_id)
+    cycle.supersede(run, ORDERS, what)
+    if not restarts_left(run, cycle.now, cycle.state.policy):
+        _call_person(cycle, run, incident, "over the budget of restarts an hour for this run")
+        return
+    _requeue(cycle, run, incident.incident_id, (*healing.exclude, *healing.lost))
+
+
+def _call_person(cycle: Cycle, run: Run, incident: Incident, why: str) -> None:
+    cycle.put(replace(run, healing=None))
+    cycle.put_incident(
+        replace(cycle.state.incidents[incident.incident_id], state=IncidentState.PERSON)
+    )
+    cycle.act(incident.incident_id, run, ActionKind.NOTIFY, reason=why)
+
+
+def _with_losses(cycle: Cycle, run: Run, incident: Incident, trouble: Trouble) -> Run:
+    known = {loss.node for loss in run.losses if not loss.state.settled}
+    deadline = cycle.now + cycle.state.policy.confirm_timeout_seconds
+    fresh = tuple(
+        Loss(node, incident.incident_id, cycle.now, deadline)
+        for node in trouble.lost
+        if node not in known
+    )
+    return replace(run, losses=(*run.losses, *fresh)[-64:])
+
+
+_FIRST: dict[HealStep, Callable[[Cycle, Run, int, Trouble, Choice], None]] = {
+    HealStep.STOP: _begin_stop,
+    HealStep.REQUEUE: _begin_requeue,
+    HealStep.END: _begin_end,
+}
+_NEXT: dict[HealStep, Callable[[Cycle, Run, Healing], None]] = {
+    HealStep.STOP: _advance_stop,
+    HealStep.START: _advance_start,
+    HealStep.REQUEUE: _advance_requeue,
+    HealStep.END: _advance_end,
+}

@@ -1,0 +1,144 @@
+"""What a snapshot of Slurm means for the runs. What is unknown changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from unicrond.core.agents import incarnate
+from unicrond.core.cycle import Cycle
+from unicrond.core.trouble import Fault, report
+from unicrond.model.cluster import Allocation, JobState, Snapshot
+from unicrond.model.incident import IncidentState, Scope, Severity
+from unicrond.model.run import HealStep, Run, RunState
+from unicrond.ports import Changes
+
+_ENDS = {
+    JobState.COMPLETED: RunState.COMPLETED,
+    JobState.FAILED: RunState.FAILED,
+    JobState.NODE_FAIL: RunState.FAILED,
+    JobState.TIMEOUT: RunState.FAILED,
+    JobState.PREEMPTED: RunState.CANCELLED,
+    JobState.CANCELLED: RunState.CANCELLED,
+}
+_INFRASTRUCTURE = (JobState.FAILED, JobState.NODE_FAIL)
+
+
+def on_snapshot(cycle: Cycle, snapshot: Snapshot) -> None:
+    """Takes over what is known, then looks at each run's job."""
+    state = cycle.state
+    cycle.snapshot_changes = Changes(snapshot=snapshot)
+    if snapshot.error != state.slurm_error:
+        text = f"Slurm cannot be read: {snapshot.error}" if snapshot.error else "Slurm answers again"
+        cycle.note("note", text)
+        state.slurm_error = snapshot.error
+    if snapshot.nodes is not None:
+        state.nodes = snapshot.nodes
+    if snapshot.allocations is None:
+        return
+    state.allocations, state.snapshot_at = snapshot.allocations, snapshot.at
+    for run in state.live_runs():
+        _look(cycle, run, snapshot.allocations.get(run.run_id))
+
+
+def _look(cycle: Cycle, run: Run, allocation: Allocation | None) -> None:
+    if allocation is None:
+        if not any(view.connected for view in run.agents.values()):
+            end(cycle, run, RunState.FAILED if run.finished_code else RunState.COMPLETED
+                if run.finished_code == 0 else RunState.FAILED, "Slurm no longer knows the job")
+        return
+    cycle.touched.add(run.run_id)
+    match allocation.state:
+        case JobState.RUNNING:
+            _running(cycle, run, allocation)
+        case JobState.PENDING:
+            _pending(cycle, run, allocation)
+        case ended if ended in _ENDS:
+            _ended(cycle, run, allocation)
+        case _:
+            pass  # completing, suspended, unknown: not the end yet
+
+
+def _running(cycle: Cycle, run: Run, allocation: Allocation) -> None:
+    if allocation.restarts > run.restarts:
+        run = incarnate(cycle, run, allocation.restarts, allocation.nodes)
+    facts = (allocation.user, allocation.batch_host, allocation.whole_nodes)
+    if facts != (run.user, run.batch_host, run.whole_nodes):
+        run = cycle.put(
+            replace(run, user=facts[0], batch_host=facts[1], whole_nodes=facts[2])
+        )
+        if not run.whole_nodes:
+            cycle.note("note", "the job has parts of nodes: it is observed only", run)
+    if allocation.nodes and set(allocation.nodes) != set(run.nodes):
+        gone = [n for n in run.nodes if n not in allocation.nodes]
+        run = cycle.put(replace(run, nodes=allocation.nodes))
+        if gone:
+            cycle.note("note", f"Slurm took {','.join(gone)} from the job", run)
+        _leave_taken(cycle, run, gone)
+
+
+def _leave_taken(cycle: Cycle, run: Run, gone: list[str]) -> None:
+    """Ranks on a node that Slurm took must stop: Slurm may start another job there."""
+    if run.assignment is None:
+        return
+    for node in gone:
+        current = cycle.state.runs[run.run_id]
+        assert current.assignment is not None
+        healing = current.healing
+        nodes = healing.nodes if healing else current.assignment.nodes
+        if node in nodes:
+            report(
+                cycle, current,
+                Fault("lost connection", Severity.SEV1, Scope.NODE, node,
+                      f"Slurm took {node} from the job", cycle.now, lost=True),
+            )
+
+
+def _pending(cycle: Cycle, run: Run, allocation: Allocation) -> None:
+    if run.state is RunState.REQUEUED or allocation.restarts <= run.restarts:
+        return
+    cycle.note("note", f"the job waits in Slurm's queue again: {allocation.reason}", run)
+    healing = run.healing if run.healing and run.healing.step is HealStep.REQUEUE else None
+    if run.healing is not None and healing is None:
+        cycle.close_incident(run.healing.incident_id, IncidentState.CLOSED, "the job was requeued")
+    cycle.put(
+        replace(run, state=RunState.REQUEUED, assignment=None, agents={}, finished_code=None,
+                healing=healing)
+    )
+
+
+def _ended(cycle: Cycle, run: Run, allocation: Allocation) -> None:
+    if allocation.restarts < run.restarts:
+        return  # an old record of a job that was requeued
+    if allocation.state in _INFRASTRUCTURE and run.finished_code is None and _healable(run):
+        report(
+            cycle, run,
+            Fault("exited abnormally", Severity.SEV1, Scope.RUN, run.batch_host,
+                  f"Slurm ended the job ({allocation.state}) although no agent said that it was over",
+                  cycle.now, lost=True),
+        )
+        if cycle.state.runs[run.run_id].healing is not None:
+            return
+    end(cycle, cycle.state.runs[run.run_id], _ENDS[allocation.state],
+        f"Slurm says {allocation.state}")
+
+
+def _healable(run: Run) -> bool:
+    """A job that ended without its agents' word is requeued; one being requeued already is not."""
+    if run.healing is not None and run.healing.step in (HealStep.REQUEUE, HealStep.END):
+        return False
+    return run.assignment is not None or run.healing is not None
+
+
+def end(cycle: Cycle, run: Run, state: RunState, why: str) -> None:
+    """The run is over; its open incidents close with it."""
+    if run.healing is not None and run.healing.step is HealStep.REQUEUE and (
+        state is RunState.FAILED and cycle.now < run.healing.deadline
+    ):
+        return  # our own requeue of a failed job is on its way
+    code = f", exit code {run.finished_code}" if run.finished_code else ""
+    reason = run.end_reason or f"{why}{code}"
+    run = cycle.put(replace(run, state=state, healing=None, end_reason=reason))
+    cycle.note("note", f"run {run.run_id} {state}: {reason}", run)
+    for incident in tuple(cycle.state.incidents.values()):
+        if incident.run_id == run.run_id:
+            cycle.close_incident(incident.incident_id, IncidentState.CLOSED, f"the run is {state}")

@@ -1,0 +1,137 @@
+"""A lost node on its way out: confirmed, drained, given back. Beside the heal, which waits for none of it.
+
+    suspected ──(Slurm says down, or took it; or three probes failed)──> confirmed
+    confirmed ──(lease over, budget left)──> drain ──> shrink ──> released
+    suspected ──(heard again)──> returned;  ──(nobody confirms in time)──> unconfirmed, left alone
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from unicrond.core.cycle import Cycle
+from unicrond.core.guards import drains_left
+from unicrond.model.cluster import Allocation, JobState, NodeState
+from unicrond.model.decision import Action, ActionKind, Outcome, OutcomeState
+from unicrond.model.run import Loss, LossState, Run
+
+PROBE_EVERY_SECONDS = 3.0
+
+
+def advance(cycle: Cycle, run: Run) -> None:
+    """Takes each unsettled loss of this run one step further."""
+    for loss in run.losses:
+        if loss.state.settled or loss.waiting:
+            continue
+        run = cycle.state.runs[run.run_id]
+        if loss.state is LossState.SUSPECTED:
+            _confirm(cycle, run, loss)
+        elif loss.state is LossState.CONFIRMED:
+            _drain(cycle, run, loss)
+        else:
+            _give_back(cycle, run, loss)
+
+
+def on_outcome(cycle: Cycle, run: Run, action: Action, outcome: Outcome) -> None:
+    """What the end of a probe, a drain or a shrink means for the loss it was for."""
+    loss = run.loss_of(action.node)
+    if loss is None or loss.incident_id != outcome.key.incident_id or loss.state.settled:
+        return
+    done = outcome.state is OutcomeState.DONE
+    loss = replace(loss, waiting=False)
+    if action.kind is ActionKind.PROBE and loss.state is LossState.SUSPECTED:
+        failed = done and outcome.data.get("passed") is False
+        state = LossState.CONFIRMED if failed and _witnessed(run, loss) else loss.state
+        _put(cycle, run, replace(loss, state=state), "its slurmd does not answer" if failed else "")
+    elif action.kind is ActionKind.DRAIN:
+        if done:
+            cycle.state.drains.append((cycle.now, loss.node))
+        _put(cycle, run, replace(loss, state=LossState.DRAINED))
+    elif action.kind is ActionKind.SHRINK:
+        _put(cycle, run, replace(loss, state=LossState.RELEASED if done else LossState.KEPT))
+
+
+def _confirm(cycle: Cycle, run: Run, loss: Loss) -> None:
+    view = run.agents.get(loss.node)
+    node = cycle.state.nodes.get(loss.node)
+    if view is not None and view.connected and view.last_heard > loss.since:
+        _put(cycle, run, replace(loss, state=LossState.RETURNED), "it is heard again: not drained")
+    elif node is not None and node.state is NodeState.DOWN:
+        _put(cycle, run, replace(loss, state=LossState.CONFIRMED), "Slurm says it is down")
+    elif _taken(cycle, run, loss.node):
+        _put(cycle, run, replace(loss, state=LossState.CONFIRMED), "Slurm took it from the job")
+    elif cycle.now > loss.deadline:
+        _put(
+            cycle, run, replace(loss, state=LossState.UNCONFIRMED),
+            "nobody confirmed its loss: not drained",
+        )
+    elif cycle.now >= loss.probed_at + PROBE_EVERY_SECONDS:
+        _put(cycle, run, replace(loss, waiting=True, probed_at=cycle.now))
+        cycle.act(loss.incident_id, run, ActionKind.PROBE, loss.node)
+
+
+def _witnessed(run: Run, loss: Loss) -> bool:
+    """A probe counts only beside a second witness: an agent of the run that misses the node too."""
+    return any(
+        view.connected and name != loss.node and view.peers_heard.get(loss.node, 0.0) < loss.since
+        for name, view in run.agents.items()
+    )
+
+
+def _drain(cycle: Cycle, run: Run, loss: Loss) -> None:
+    view, policy = run.agents.get(loss.node), cycle.state.policy
+    if view and cycle.now < view.last_heard + policy.lease_seconds + policy.lease_margin_seconds:
+        return
+    if not drains_left(cycle.state, cycle.now):
+        _put(cycle, run, replace(loss, state=LossState.KEPT), "over the budget of drains an hour")
+        cycle.act(loss.incident_id, run, ActionKind.NOTIFY,
+                  reason=f"{loss.node} is lost; draining it would exceed the budget")
+        return
+    _put(cycle, run, replace(loss, waiting=True))
+    cycle.act(
+        loss.incident_id, run, ActionKind.DRAIN, loss.node,
+        reason=f"unicron: lost connection incident={loss.incident_id}",
+    )
+
+
+def _give_back(cycle: Cycle, run: Run, loss: Loss) -> None:
+    allocation = _allocation(cycle, run)
+    if allocation is None:
+        _put(cycle, run, replace(loss, state=LossState.RELEASED))
+    elif loss.node not in allocation.nodes:
+        _put(cycle, run, replace(loss, state=LossState.RELEASED), "Slurm took it from the job")
+    elif loss.node != allocation.batch_host and not _batch_host_lost(run, allocation):
+        keep = [n for n in allocation.nodes if n != loss.node]
+        _put(cycle, run, replace(loss, waiting=True))
+        cycle.act(loss.incident_id, run, ActionKind.SHRINK, loss.node, keep=keep)
+    elif cycle.now > loss.deadline:
+        _put(
+            cycle, run, replace(loss, state=LossState.KEPT),
+            "the batch host cannot be given back; Slurm will take it",
+        )
+
+
+def _batch_host_lost(run: Run, allocation: Allocation) -> bool:
+    loss = run.loss_of(allocation.batch_host)
+    return loss is not None and loss.state is not LossState.RETURNED
+
+
+def _taken(cycle: Cycle, run: Run, node: str) -> bool:
+    allocation = _allocation(cycle, run)
+    return allocation is not None and bool(allocation.nodes) and node not in allocation.nodes
+
+
+def _allocation(cycle: Cycle, run: Run) -> Allocation | None:
+    """The running allocation, if the last good snapshot is newer than the loss."""
+    allocation = cycle.state.allocations.get(run.run_id)
+    return allocation if allocation and allocation.state is JobState.RUNNING else None
+
+
+def _put(cycle: Cycle, run: Run, loss: Loss, why: str = "") -> None:
+    run = cycle.state.runs[run.run_id]
+    losses = tuple(
+        loss if (old.node, old.since) == (loss.node, loss.since) else old for old in run.losses
+    )
+    cycle.put(replace(run, losses=losses))
+    if why:
+        cycle.note("note", f"{loss.node}: {why}", run, incident=loss.incident_id, node=loss.node)

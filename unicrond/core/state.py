@@ -1,0 +1,66 @@
+"""What the loop owns. Only the functions of this package change it, and only inside `Core.step`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from unicrond.core.policy import Policy
+from unicrond.model.cluster import Allocation, Node
+from unicrond.model.decision import Action, ActionKey, Mode
+from unicrond.model.incident import Incident
+from unicrond.model.run import Run
+from unicrond.ports import Saved
+
+
+@dataclass(slots=True)
+class State:
+    policy: Policy
+    started_at: float
+    mode: Mode
+    nodes: Mapping[str, Node] = field(default_factory=dict)  # last known
+    allocations: Mapping[int, Allocation] = field(default_factory=dict)  # last known
+    snapshot_at: float = 0.0
+    slurm_error: str = ""
+    runs: dict[int, Run] = field(default_factory=dict)
+    incidents: dict[int, Incident] = field(default_factory=dict)  # not closed
+    pending: dict[ActionKey, tuple[Action, float]] = field(default_factory=dict)  # and when sent
+    next_incident_id: int = 1
+    next_ordinal: int = 0  # of actions; never repeats
+    drains: list[tuple[float, str]] = field(default_factory=list)
+    lag_seconds: float = 0.0
+    vetoed: set[tuple[int, str]] = field(default_factory=set)  # silences already explained
+
+    def acts_for(self, run: Run) -> bool:
+        """Whether decisions about this run are carried out."""
+        if self.mode is Mode.PAUSED or not run.whole_nodes:
+            return False
+        return (run.mode or self.mode) is Mode.ACTIVE
+
+    def live_runs(self) -> Iterator[Run]:
+        return (run for run in tuple(self.runs.values()) if not run.state.ended)
+
+
+def from_saved(saved: Saved, policy: Policy, now: float) -> State:
+    """The state after a start. No agent is connected yet; none counts as silent before a grace."""
+    runs = {
+        run.run_id: replace(
+            run,
+            agents={
+                node: replace(view, connected=False, last_heard=now, closed_at=0.0)
+                for node, view in run.agents.items()
+            },
+        )
+        for run in saved.runs
+    }
+    return State(
+        policy=policy,
+        started_at=now,
+        mode=saved.mode or policy.mode,
+        runs=runs,
+        incidents={incident.incident_id: incident for incident in saved.incidents},
+        pending={action.key: (action, 0.0) for action in saved.unfinished},
+        next_incident_id=saved.next_incident_id,
+        next_ordinal=saved.next_ordinal,
+        drains=list(saved.drains),
+    )

@@ -1,0 +1,152 @@
+"""The one door: `Core.step(now, events) -> Changes`. Pure but for the state it owns.
+
+Properties that tests hold it to: generation never falls; no node in two runs; no run on a node that
+we drained; every action has an incident and a reason; once faults stop every open incident ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from unicrond.core import agents, heal, jobs, losses, suspect
+from unicrond.core.cycle import Cycle
+from unicrond.core.state import State
+from unicrond.core.trouble import Fault, report
+from unicrond.model.decision import Action, ActionKind, Mode, Outcome, OutcomeState
+from unicrond.model.events import (
+    AgentBeat,
+    AgentJoined,
+    AgentLeft,
+    Event,
+    ModeSet,
+    OutcomeArrived,
+    SignalArrived,
+    SnapshotTaken,
+    Tick,
+)
+from unicrond.model.incident import Incident, IncidentState, Scope
+from unicrond.model.run import Phase, Run
+from unicrond.ports import Changes
+
+TICK_SECONDS = 0.25
+
+
+class Core:
+    """Owns the state; everything that changes it goes through `step`."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+
+    def step(self, now: float, events: Iterable[Event]) -> Changes:
+        """Takes events in order, moves every heal on, and returns what changed and what to do."""
+        cycle = Cycle(now, self.state)
+        ticked = False
+        for event in events:
+            ticked |= isinstance(event, Tick)
+            _take(cycle, event)
+        if ticked:
+            suspect.look(cycle)
+            _resend(cycle)
+            self.state.drains = [d for d in self.state.drains if d[0] > now - 3600]
+        for run in self.state.live_runs():
+            if run.healing is not None or run.run_id in cycle.touched:
+                heal.advance(cycle, run)
+            losses.advance(cycle, self.state.runs[run.run_id])
+        return cycle.changes()
+
+    def unwanted(self, action: Action) -> str:
+        """Why an intent should not be carried out any more; empty if it still should."""
+        state = self.state
+        if action.key not in state.pending:
+            return "a newer decision replaced it"
+        run = state.runs.get(action.run_id) if action.run_id is not None else None
+        if run is None or run.state.ended:
+            return "the run is over"
+        if not state.acts_for(run) and action.kind is not ActionKind.NOTIFY:
+            return f"mode is {state.mode}"
+        return ""
+
+
+def _take(cycle: Cycle, event: Event) -> None:
+    match event:
+        case AgentBeat():
+            agents.on_beat(cycle, event)
+        case SnapshotTaken():
+            jobs.on_snapshot(cycle, event.snapshot)
+        case AgentJoined():
+            agents.on_joined(cycle, event)
+        case AgentLeft():
+            agents.on_left(cycle, event)
+        case SignalArrived():
+            agents.on_signal(cycle, event.signal)
+        case OutcomeArrived():
+            _on_outcome(cycle, event.outcome)
+        case ModeSet():
+            _on_mode(cycle, event)
+        case Tick():
+            cycle.state.lag_seconds = event.lag_seconds
+
+
+def _on_outcome(cycle: Cycle, outcome: Outcome) -> None:
+    action = cycle.settle(outcome)
+    if action is None or action.run_id is None:
+        return
+    for handle in (heal.on_outcome, losses.on_outcome):
+        run = cycle.state.runs.get(action.run_id)
+        if run is not None:
+            handle(cycle, run, action, outcome)
+    if action.kind is ActionKind.START_RANKS and outcome.state is not OutcomeState.DONE:
+        _start_failed(cycle, action, outcome)
+
+
+def _start_failed(cycle: Cycle, action: Action, outcome: Outcome) -> None:
+    run = cycle.state.runs.get(action.run_id or 0)
+    if run is None or run.healing is None or action.key.generation != run.generation:
+        return
+    incident = cycle.state.incidents.get(run.healing.incident_id)
+    if incident is None:
+        return
+    report(
+        cycle, run,
+        Fault(incident.kind, incident.severity, Scope.NODE, action.node,
+              f"{action.node} could not start its ranks: {outcome.detail}", outcome.at,
+              program=True),
+    )
+
+
+def _on_mode(cycle: Cycle, event: ModeSet) -> None:
+    if event.run_id is None:
+        cycle.set_mode(event.mode)
+        cycle.note("note", f"mode set to {event.mode} by {event.who}")
+    elif (run := cycle.state.runs.get(event.run_id)) is not None:
+        run = cycle.put(replace(run, mode=event.mode))
+        cycle.note("note", f"mode of run {run.run_id} set to {event.mode} by {event.who}", run)
+    if event.mode is Mode.ACTIVE:
+        for incident in tuple(cycle.state.incidents.values()):
+            _take_up(cycle, incident)
+
+
+def _take_up(cycle: Cycle, incident: Incident) -> None:
+    """An incident that was only observed, or that a person was called for, is decided again."""
+    run = cycle.state.runs.get(incident.run_id) if incident.run_id is not None else None
+    if run is None or run.healing is not None or not cycle.state.acts_for(run):
+        return
+    if incident.state is IncidentState.OPEN and _broken(run):
+        trouble = heal.trouble_of(run, incident, cycle.now, cycle.state.policy)
+        heal.begin(cycle, run, incident, trouble)
+
+
+def _broken(run: Run) -> bool:
+    return any(view.phase is Phase.BROKEN or not view.connected for view in run.agents.values())
+
+
+def _resend(cycle: Cycle) -> None:
+    """Intents without an outcome are carried out again: all of them are idempotent."""
+    wait = cycle.state.policy.resend_seconds
+    for action, sent in tuple(cycle.state.pending.values()):
+        run = cycle.state.runs.get(action.run_id) if action.run_id is not None else None
+        if run is None or run.state.ended:
+            cycle.settle(Outcome(action.key, cycle.now, OutcomeState.REFUSED, "the run is over"))
+        elif cycle.now >= sent + wait:
+            cycle.again(action)

@@ -1,0 +1,171 @@
+"""From a fault to an incident with one root, and on to a decision. One fault, many reports.
+
+A report about a generation that is being healed already is merged into its incident; only what
+changes the way on (one more node lost, the new generation broken too) leads to a new decision.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from transition.membership import Trouble
+from unicrond.core import heal
+from unicrond.core.cycle import Cycle
+from unicrond.core.guards import shunned_by_others
+from unicrond.model.cluster import NodeState
+from unicrond.model.decision import ActionKind
+from unicrond.model.incident import Incident, IncidentState, Scope, Severity
+from unicrond.model.run import HealStep, Run
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What a detector made of a signal. `own`: the reporter blames itself, nobody else."""
+
+    kind: str
+    severity: Severity
+    scope: Scope
+    node: str
+    what: str  # a sentence without its full stop
+    noticed_at: float
+    rank: int | None = None
+    own: bool = True
+    recurs: bool = False
+    program: bool = False  # a rank failed, so progress is in question
+    lost: bool = False
+    dead_agent: bool = False
+    evidence: str = ""
+
+
+def report(cycle: Cycle, run: Run, fault: Fault) -> None:
+    """Opens or joins an incident, and decides where that is called for."""
+    if run.finished_code is not None or run.state.ended:
+        return
+    incident = cycle.incident_of(run)
+    joined = incident is not None and _same_fault(run, incident)
+    if joined:
+        assert incident is not None
+        incident = _merge(cycle, incident, run, fault)
+        if not _changes_the_way(run, fault):
+            return
+    else:
+        incident = cycle.open_incident(
+            fault.kind, fault.severity, fault.scope, run, fault.what, node=fault.node,
+            rank=fault.rank, noticed_at=fault.noticed_at, evidence=fault.evidence,
+        )
+    if fault.program:
+        run = _count_progress(cycle, run, fault)
+    heal.begin(cycle, run, incident, _trouble(cycle, run, fault))
+
+
+def reconsider(cycle: Cycle, run: Run, what: str, returned: str = "") -> None:
+    """Decides again for a heal whose circumstances changed before the next generation began."""
+    healing = run.healing
+    if healing is None or healing.step is not HealStep.STOP:
+        return
+    incident = cycle.state.incidents[healing.incident_id]
+    trouble = Trouble(
+        root_node=incident.root_node,
+        lost=tuple(n for n in healing.lost if n != returned),
+        dead_agents=tuple(n for n in healing.spawning if n != returned),
+        what=what,
+    )
+    heal.begin(cycle, run, incident, trouble)
+
+
+def _same_fault(run: Run, incident: Incident) -> bool:
+    if run.healing is not None:
+        return run.healing.incident_id == incident.incident_id
+    return incident.generation == run.generation and incident.state is not IncidentState.HEALING
+
+
+def _changes_the_way(run: Run, fault: Fault) -> bool:
+    healing = run.healing
+    if healing is None:
+        return False
+    if fault.lost and fault.node not in healing.lost and healing.step is HealStep.STOP:
+        return True
+    if fault.dead_agent and fault.node not in healing.spawning and healing.step is HealStep.STOP:
+        return fault.node not in healing.lost
+    return healing.step is HealStep.START
+
+
+def _merge(cycle: Cycle, incident: Incident, run: Run, fault: Fault) -> Incident:
+    """One more report. The root moves only to an earlier culprit, never to a victim."""
+    incident = replace(incident, count=incident.count + 1)
+    earlier = fault.own and fault.noticed_at < incident.first_signal_at
+    if earlier:
+        incident = replace(
+            incident, kind=fault.kind, root_node=fault.node, root_rank=fault.rank,
+            summary=fault.what, first_signal_at=fault.noticed_at, cause_text=fault.evidence,
+        )
+    cycle.note("signal", fault.what, run, incident=incident.incident_id, node=fault.node)
+    return cycle.put_incident(incident)
+
+
+def _count_progress(cycle: Cycle, run: Run, fault: Fault) -> Run:
+    lived = cycle.now - run.generation_since
+    if run.iteration >= 0:
+        progressed = run.iteration > run.generation_iteration
+    else:
+        progressed = lived >= cycle.state.policy.progress_seconds
+    without = 0 if progressed else run.restarts_without_progress + 1
+    if fault.recurs and without >= 2:  # the same certain failure after a restart: no third try
+        without = max(without, cycle.state.policy.restarts_without_progress + 1)
+    return cycle.put(replace(run, restarts_without_progress=without))
+
+
+def _trouble(cycle: Cycle, run: Run, fault: Fault) -> Trouble:
+    healing = run.healing
+    lost = healing.lost if healing else ()
+    dead = healing.spawning if healing else ()
+    moves_off = _moves_off(cycle, run, fault)
+    cycle.put(replace(run, last_root=fault.node))
+    if moves_off and shunned_by_others(cycle.state, run, fault.node):
+        drain_suspect(cycle, run, fault)
+    return Trouble(
+        root_node=fault.node,
+        lost=tuple(dict.fromkeys((*lost, fault.node))) if fault.lost else lost,
+        dead_agents=tuple(dict.fromkeys((*dead, fault.node))) if fault.dead_agent else dead,
+        moves_off=moves_off,
+        what=fault.what,
+    )
+
+
+def _moves_off(cycle: Cycle, run: Run, fault: Fault) -> bool:
+    """Whether this run should avoid the root's node: it failed there twice, or the node is sick."""
+    if not fault.program or not fault.own or fault.recurs:
+        return False
+    repeat = run.restarts_without_progress >= 2 and run.last_root == fault.node
+    if not repeat and fault.severity is not Severity.SEV1:
+        return False
+    rest = len([n for n in run.nodes if n not in run.shunned and n != fault.node])
+    return rest >= run.min_nodes or _elsewhere(cycle, run, fault.node) >= run.min_nodes
+
+
+def _elsewhere(cycle: Cycle, run: Run, node: str) -> int:
+    """Nodes of its partition that a requeued run could start on, as far as is known."""
+    avoid = {node, *run.shunned}
+    allocation = cycle.state.allocations.get(run.run_id)
+    partition = allocation.partition if allocation else ""
+    busy = {
+        n
+        for other in cycle.state.allocations.values()
+        if other.state.live and other.job_id != run.run_id
+        for n in other.nodes
+    }
+    return sum(
+        node.state is NodeState.UP and partition in node.partitions
+        for name, node in cycle.state.nodes.items()
+        if name not in avoid and name not in busy
+    )
+
+
+def drain_suspect(cycle: Cycle, run: Run, fault: Fault) -> None:
+    """The runs of two users failed on this node: now it may be drained (see losses.drain)."""
+    incident = cycle.incident_of(run)
+    if incident is not None and cycle.state.acts_for(run):
+        cycle.act(
+            incident.incident_id, run, ActionKind.DRAIN, fault.node,
+            reason=f"unicron: {fault.kind} incident={incident.incident_id}",
+        )
