@@ -191,12 +191,10 @@ class PeerMesh:
                 linked += 1
                 if linked > HUBS:
                     self._drop_spare(node, now)
-            elif hopeful < HUBS and dial.task is None and now >= dial.again_at:
-                if dial.failures == 0 or retries < _RETRIES_AT_ONCE:
-                    dial.task = asyncio.get_running_loop().create_task(self._dial(node, dial))
-                    retries += 1
-            if node in self._links or dial.failures == 0:
-                hopeful += 1
+            elif hopeful < HUBS and dial.due(now) and (dial.fresh or retries < _RETRIES_AT_ONCE):
+                dial.task = asyncio.get_running_loop().create_task(self._dial(node, dial))
+                retries += 1
+            hopeful += node in self._links or dial.fresh
         if linked <= HUBS:
             self._crowded_since = None
 
@@ -336,3 +334,11 @@ class _Dial:
         self.task: asyncio.Task[None] | None = None
         self.failures = 0
         self.again_at = 0.0
+
+    @property
+    def fresh(self) -> bool:
+        """Not known to fail: it may soon be a link."""
+        return self.failures == 0
+
+    def due(self, now: float) -> bool:
+        return self.task is None and now >= self.again_at
