@@ -38,9 +38,11 @@ def shrink_is_due(job: Allocation, keep: Sequence[str]) -> bool:
     strangers = sorted(set(keep) - set(job.nodes))
     if strangers:
         raise Refused(f"job {job.job_id} does not hold {', '.join(strangers)}")
+    if set(keep) == set(job.nodes):
+        return False
     if job.batch_host not in keep:
         raise Refused(f"job {job.job_id} cannot leave its batch host {job.batch_host}")
-    return set(keep) != set(job.nodes)
+    return True
 
 
 def requeue_is_due(job: Allocation, restarts: int) -> bool:

@@ -17,6 +17,7 @@ _NOT_NOW = (
     "communication connection failure",
     "zero bytes were transmitted",
     "insane message length",
+    "unexpected message",
     "standby mode",
     "could not establish a configuration source",
     "authentication",

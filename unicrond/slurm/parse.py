@@ -253,7 +253,9 @@ def _job(
     if job_id in seen:
         raise BadRecord("shown twice")
     user, uid = _owner(_required(fields, "UserId"))
-    names = _names(_value(fields, "NodeList"))
+    state = _job_state(_required(fields, "JobState"))
+    pending = state is JobState.PENDING  # a requeued job may still show where it was
+    names = () if pending else _names(_value(fields, "NodeList"))
     count = _job_gpus(fields)
     return Allocation(
         job_id=job_id,
@@ -262,13 +264,14 @@ def _job(
         uid=uid,
         account=_value(fields, "Account"),
         partition=_value(fields, "Partition"),
-        state=_job_state(_required(fields, "JobState")),
+        state=state,
         nodes=names,
-        batch_host=_value(fields, "BatchHost"),
+        batch_host="" if pending else _value(fields, "BatchHost"),
         gpus=count,
         submit_time=_time(fields, "SubmitTime"),
-        start_time=_time(fields, "StartTime"),
-        end_time=_time(fields, "EndTime"),
+        # Before they are facts, Slurm shows its forecasts.
+        start_time=0.0 if pending else _time(fields, "StartTime"),
+        end_time=0.0 if state.live else _time(fields, "EndTime"),
         time_limit_seconds=_limit(_value(fields, "TimeLimit")),
         restarts=_number(fields, "Restarts", 0),
         reason=_value(fields, "Reason"),

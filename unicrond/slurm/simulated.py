@@ -2,9 +2,11 @@
 
 It behaves as measured on real clusters (the contract suite runs over both):
 
-    a cut node      is DOWN after `slurmd_timeout_seconds`; back, it is up again at once
+    a cut node      does not respond after half of `slurmd_timeout_seconds`, is DOWN after all of it
+    it is back      and up again at once; with a drain's reason it stays DOWN until a person resumes
     --no-kill       the job loses the node and goes on, also without its batch host
-    requeue         restarts + 1 at once; COMPLETING; PENDING for 120 s unless expedited
+    requeue         restarts + 1 at once; COMPLETING, with a cut node until Slurm gives that up;
+                    then PENDING for 120 s unless expedited
     22.05           a batch host that is back within 10 s of its removal: the job is FAILED
     slurmctld down  acts are SlurmUnavailable, a snapshot is unknown, nothing moves
 
@@ -25,7 +27,6 @@ from unicrond.slurm import checks
 
 REQUEUE_HOLD_SECONDS = 120.0
 COMPLETING_SECONDS = 1.0
-COMPLETING_CUT_SECONDS = 20.0  # while Slurm waits for a node that does not answer
 EARLY_RETURN_SECONDS = 10.0
 FORGET_SECONDS = 300.0  # MinJobAge
 NOT_RESPONDING = "Not responding"
@@ -40,7 +41,7 @@ class _Node:
     down: bool = False
     reason: str = ""
     reason_user: str = ""
-    cut: bool = False
+    cut_since: float | None = None
     cuts: int = 0  # tells a timer of an earlier cut from this one's
 
 
@@ -166,13 +167,16 @@ class SimulatedSlurm:
         """The node's cable: its processes go on."""
         self._settle()
         node = self._nodes[name]
-        node.cut = True
-        self._await_loss(node)
+        if node.cut_since is None:
+            self._await_loss(node)
 
     def restore(self, name: str) -> None:
         self._settle()
         node = self._nodes[name]
-        node.cut, node.cuts = False, node.cuts + 1
+        node.cut_since, node.cuts = None, node.cuts + 1
+        for job in self._jobs.values():
+            if job.state is JobState.COMPLETING and name in job.nodes:
+                self._complete(job)
         if node.down and not self._stopped:
             self._return(node)
 
@@ -181,10 +185,11 @@ class SimulatedSlurm:
         node = self._nodes[name]
         node.drained, node.reason, node.reason_user = True, reason, user
 
-    def undrain_by_person(self, name: str) -> None:
+    def resume_by_person(self, name: str) -> None:
         self._ask()
         node = self._nodes[name]
         node.drained, node.reason, node.reason_user = False, "", ""
+        node.down = node.down and node.cut_since is not None
         self._schedule()
 
     def stop_controller(self) -> None:
@@ -196,9 +201,9 @@ class SimulatedSlurm:
         self._stopped = False
         self._at = self._clock.now()
         for node in self._nodes.values():
-            if node.down and not node.cut:
+            if node.down and node.cut_since is None:
                 self._return(node)
-            elif node.cut and not node.down:
+            elif node.cut_since is not None and not node.down:
                 self._await_loss(node)
         self._settle()
 
@@ -233,6 +238,7 @@ class SimulatedSlurm:
         return self._nodes[name]
 
     def _await_loss(self, node: _Node) -> None:
+        node.cut_since = self._at
         node.cuts += 1
         this_cut = node.cuts
         self._after(self._slurmd_timeout_seconds, lambda: self._lose(node, this_cut))
@@ -244,25 +250,24 @@ class SimulatedSlurm:
         if not node.reason:
             node.reason, node.reason_user = NOT_RESPONDING, "slurm"
         for job in list(self._jobs.values()):
-            if job.state is JobState.RUNNING and node.name in job.nodes:
+            if node.name in job.nodes and job.state in _HOLDING:
                 self._lose_node(job, node.name)
 
     def _return(self, node: _Node) -> None:
-        node.down = False
         if node.reason == NOT_RESPONDING:
-            node.reason, node.reason_user = "", ""
+            node.down, node.reason, node.reason_user = False, "", ""
         for job in self._jobs.values():
             if self._early_return_fails and _left_by_batch_host(job, node.name, self._at):
                 self._stop(job, JobState.FAILED)
         self._schedule()
 
     def _shown_node(self, node: _Node) -> Node:
+        silent = self._silent(node)
         words = ["DOWN" if node.down else "ALLOCATED" if self._used(node) else "IDLE"]
-        words += ["DRAIN"] * node.drained + ["NOT_RESPONDING"] * node.down
-        state = NodeState.DRAINED if node.drained else NodeState.UP
+        words += ["DRAIN"] * node.drained + ["NOT_RESPONDING"] * silent
         return Node(
             name=node.name,
-            state=NodeState.DOWN if node.down else state,
+            state=_node_state(node, silent),
             raw_state="+".join(words),
             gpus=node.gpus,
             partitions=("main",),
@@ -270,6 +275,10 @@ class SimulatedSlurm:
             reason_user=node.reason_user,
             address=node.name,
         )
+
+    def _silent(self, node: _Node) -> bool:
+        since = node.cut_since
+        return since is not None and self._at - since >= self._slurmd_timeout_seconds / 2
 
     def _used(self, node: _Node) -> int:
         return sum(
@@ -295,8 +304,9 @@ class SimulatedSlurm:
                 self._start(job, free[: job.size])
 
     def _may_use(self, job: _Job, node: _Node) -> bool:
-        """Slurm gives out a cut node until it knows."""
-        well = not node.down and not node.drained and node.name not in job.excluded
+        """Slurm gives out a cut node until it notices."""
+        well = _node_state(node, self._silent(node)) is NodeState.UP
+        well = well and node.name not in job.excluded
         return well and node.gpus - self._used(node) >= job.gpus_per_node
 
     def _start(self, job: _Job, nodes: list[str]) -> None:
@@ -304,9 +314,10 @@ class SimulatedSlurm:
         job.nodes, job.batch_host, job.batch_host_lost = nodes, nodes[0], None
 
     def _lose_node(self, job: _Job, name: str) -> None:
-        survivors = [node for node in job.nodes if node != name]
-        if job.no_kill and survivors:
-            job.nodes = survivors
+        job.nodes = [node for node in job.nodes if node != name]
+        if job.state is JobState.COMPLETING:
+            self._complete(job)
+        elif job.no_kill and job.nodes:
             if name == job.batch_host:
                 job.batch_host_lost = self._at
         elif job.requeues:
@@ -317,10 +328,12 @@ class SimulatedSlurm:
     def _requeue(self, job: _Job) -> None:
         job.restarts += 1
         job.state = JobState.COMPLETING
-        cut = any(self._nodes[name].cut for name in [*job.nodes, job.batch_host])
-        seconds = COMPLETING_CUT_SECONDS if cut else COMPLETING_SECONDS
-        this_restart = job.restarts
-        self._after(seconds, lambda: self._hold(job, this_restart))
+        self._complete(job)
+
+    def _complete(self, job: _Job) -> None:
+        if all(self._nodes[name].cut_since is None for name in job.nodes):
+            this_restart = job.restarts
+            self._after(COMPLETING_SECONDS, lambda: self._hold(job, this_restart))
 
     def _hold(self, job: _Job, restart: int) -> None:
         if job.state is not JobState.COMPLETING or job.restarts != restart:
@@ -375,3 +388,11 @@ def _left_by_batch_host(job: _Job, name: str, at: float) -> bool:
         and job.batch_host_lost is not None
         and at - job.batch_host_lost <= EARLY_RETURN_SECONDS
     )
+
+
+def _node_state(node: _Node, silent: bool) -> NodeState:
+    if node.down:
+        return NodeState.DOWN
+    if node.drained:
+        return NodeState.DRAINED
+    return NodeState.UNKNOWN if silent else NodeState.UP

@@ -1,0 +1,366 @@
+"""What every Slurm promises: SimulatedSlurm, and CommandLineSlurm on a real cluster (the lab).
+
+Each test is one story told twice; only who plays the world differs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import pytest
+
+from lab import Lab, LabSpec
+from unicrond.errors import Refused, SlurmUnavailable
+from unicrond.model.cluster import Allocation, JobState, NodeState, Snapshot
+from unicrond.ports import Slurm
+from unicrond.slurm.cli import CommandLineSlurm
+from unicrond.slurm.simulated import SimulatedSlurm
+from unicrond.slurm.watch import SystemClock
+
+OURS = "unicron: node_lost incident=1"
+NODES = tuple(f"n{number}" for number in range(1, 5))
+
+
+class World(Protocol):
+    slurm: Slurm
+
+    def submit(self, nodes: int, gpus_per_node: int = 8, no_kill: bool = True) -> int: ...
+    def cancel(self, job_id: int) -> None: ...
+    def cut(self, node: str) -> None: ...
+    def restore(self, node: str) -> None: ...
+    def person_drains(self, node: str, reason: str) -> None: ...
+    def person_resumes(self, node: str) -> None: ...
+    def stop_controller(self) -> None: ...
+    def start_controller(self) -> None: ...
+    def wait(self, seconds: float) -> None: ...
+
+
+class HandClock:
+    def __init__(self) -> None:
+        self.at = 1000.0
+
+    def now(self) -> float:
+        return self.at
+
+
+class SimulatedWorld:
+    def __init__(self) -> None:
+        self._clock = HandClock()
+        self._simulated = SimulatedSlurm(self._clock)
+        self.slurm: Slurm = self._simulated
+        for node in NODES:
+            self._simulated.add_node(node)
+        self.cut = self._simulated.cut
+        self.restore = self._simulated.restore
+        self.cancel = self._simulated.cancel
+        self.person_resumes = self._simulated.resume_by_person
+        self.stop_controller = self._simulated.stop_controller
+        self.start_controller = self._simulated.start_controller
+
+    def submit(self, nodes: int, gpus_per_node: int = 8, no_kill: bool = True) -> int:
+        return self._simulated.submit(nodes, gpus_per_node=gpus_per_node, no_kill=no_kill)
+
+    def person_drains(self, node: str, reason: str) -> None:
+        self._simulated.drain_by_person(node, reason)
+
+    def wait(self, seconds: float) -> None:
+        self._clock.at += seconds
+
+
+class LabWorld:
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self.slurm: Slurm = CommandLineSlurm(SystemClock(), lab.command([], user="unicron"))
+
+    def submit(self, nodes: int, gpus_per_node: int = 8, no_kill: bool = True) -> int:
+        options = [
+            f"-N{nodes}",
+            f"--gpus-per-node={gpus_per_node}",
+            "--requeue",
+            "--job-name=train",
+        ]
+        options += ["--no-kill"] if no_kill else []
+        script = "#!/bin/bash\nexec sleep 900\n"
+        done = self._lab.exec(["sbatch", "--parsable", *options], user="alice", text_in=script)
+        return int(done.stdout)
+
+    def cancel(self, job_id: int) -> None:
+        self._lab.exec(["scancel", str(job_id)], user="alice")
+
+    def cut(self, node: str) -> None:
+        self._lab.fault("cut-link", node=node)
+
+    def restore(self, node: str) -> None:
+        self._lab.fault("restore-link", node=node)
+
+    def person_drains(self, node: str, reason: str) -> None:
+        self._scontrol(f"NodeName={node}", "State=DRAIN", f"Reason={reason}")
+
+    def person_resumes(self, node: str) -> None:
+        self._scontrol(f"NodeName={node}", "State=RESUME")
+
+    def stop_controller(self) -> None:
+        self._lab.fault("stop-slurmctld")
+
+    def start_controller(self) -> None:
+        self._lab.fault("start-slurmctld")
+
+    def wait(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def _scontrol(self, *words: str) -> None:
+        self._lab.exec(["scontrol", "update", *words])
+
+    def tidy(self) -> None:
+        """Every node idle, no job: where the next story starts."""
+        self._lab.exec(["scancel", "--user=alice"])
+        for node, seen in (self.slurm.snapshot().nodes or {}).items():
+            if seen.state is not NodeState.UP and seen.raw_state != "IDLE+NOT_RESPONDING":
+                self._lab.exec(
+                    ["scontrol", "update", f"NodeName={node}", "State=RESUME"], check=False
+                )
+        _until(self, _all_idle, 60)
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    lab = Lab("slurmlab")
+    lab.up(LabSpec(nodes=len(NODES)))
+    yield lab
+    lab.down()
+
+
+@pytest.fixture(params=["simulated", pytest.param("lab", marks=pytest.mark.slurm)])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    if request.param == "simulated":
+        yield SimulatedWorld()
+        return
+    real = LabWorld(request.getfixturevalue("lab"))
+    yield real
+    real.tidy()
+
+
+def _until(world: World, told: Callable[[Snapshot], bool], within_seconds: float) -> Snapshot:
+    for _ in range(int(within_seconds / 0.5)):
+        seen = world.slurm.snapshot()
+        if told(seen):
+            return seen
+        world.wait(0.5)
+    raise AssertionError(f"not within {within_seconds} s: {seen}")
+
+
+def _all_idle(seen: Snapshot) -> bool:
+    return seen.nodes is not None and all(node.raw_state == "IDLE" for node in seen.nodes.values())
+
+
+def _job(seen: Snapshot, job_id: int) -> Allocation:
+    assert seen.allocations is not None, seen.error
+    return seen.allocations[job_id]
+
+
+def _await_job(world: World, job_id: int, state: JobState, seconds: float = 20) -> Allocation:
+    seen = _until(world, lambda seen: _job(seen, job_id).state is state, seconds)
+    return _job(seen, job_id)
+
+
+def _await_node(world: World, node: str, state: NodeState, seconds: float = 20) -> None:
+    _until(world, lambda seen: seen.nodes is not None and seen.nodes[node].state is state, seconds)
+
+
+def _running(world: World, nodes: int, gpus_per_node: int = 8) -> Allocation:
+    return _await_job(world, world.submit(nodes, gpus_per_node), JobState.RUNNING)
+
+
+def _away_from(job: Allocation) -> str:
+    return next(node for node in NODES if node not in job.nodes)
+
+
+def _without_batch_host(job: Allocation) -> Sequence[str]:
+    return [node for node in job.nodes if node != job.batch_host]
+
+
+def test_a_snapshot_shows_nodes_and_jobs(world: World) -> None:
+    job = _running(world, 2)
+    seen = world.slurm.snapshot()
+    assert seen.error == ""
+    assert seen.nodes is not None
+    assert tuple(seen.nodes) == NODES
+    assert {node.state for node in seen.nodes.values()} == {NodeState.UP}
+    assert {node.gpus for node in seen.nodes.values()} == {8}
+    assert (job.name, job.user, job.gpus, job.whole_nodes) == ("train", "alice", 16, True)
+    assert (job.restarts, job.end_time) == (0, 0.0)
+    assert len(job.nodes) == 2
+    assert job.batch_host == job.nodes[0]
+    assert job.start_time >= job.submit_time > 0
+
+
+def test_no_jobs_are_none_and_not_unknown(world: World) -> None:
+    seen = world.slurm.snapshot()
+    assert seen.allocations is not None
+    assert not [job for job in seen.allocations.values() if job.state.live]
+
+
+def test_a_job_without_gpus_is_not_an_allocation(world: World) -> None:
+    job_id = world.submit(1, gpus_per_node=0)
+    assert job_id not in (world.slurm.snapshot().allocations or {})
+
+
+def test_a_job_with_part_of_a_node_says_so(world: World) -> None:
+    assert not _running(world, 1, gpus_per_node=2).whole_nodes
+
+
+def test_a_cancelled_job_is_still_shown(world: World) -> None:
+    job = _running(world, 1)
+    world.cancel(job.job_id)
+    ended = _await_job(world, job.job_id, JobState.CANCELLED)
+    assert ended.end_time >= ended.start_time
+
+
+def test_a_drained_node_carries_our_reason_and_draining_again_changes_nothing(world: World) -> None:
+    world.slurm.drain("n4", OURS)
+    world.slurm.drain("n4", "unicron: node_lost incident=2")
+    node = (world.slurm.snapshot().nodes or {})["n4"]
+    assert node.state is NodeState.DRAINED
+    assert (node.reason, node.reason_user) == (OURS, "unicron")
+
+
+def test_a_node_drained_by_a_person_is_left_alone(world: World) -> None:
+    world.person_drains("n4", "disk is slow")
+    with pytest.raises(Refused, match="root's reason: disk is slow"):
+        world.slurm.drain("n4", OURS)
+    assert (world.slurm.snapshot().nodes or {})["n4"].reason == "disk is slow"
+
+
+def test_a_reason_that_is_not_ours_is_never_written(world: World) -> None:
+    with pytest.raises(Refused, match="starts with 'unicron: '"):
+        world.slurm.drain("n4", "broken")
+    assert (world.slurm.snapshot().nodes or {})["n4"].state is NodeState.UP
+
+
+def test_a_node_that_does_not_exist_is_not_drained(world: World) -> None:
+    with pytest.raises(Refused, match="n99"):
+        world.slurm.drain("n99", OURS)
+
+
+def test_a_shrink_gives_nodes_back_and_is_done_once(world: World) -> None:
+    job = _running(world, 3)
+    keep = job.nodes[:2]
+    world.slurm.shrink(job.job_id, keep)
+    world.slurm.shrink(job.job_id, keep)
+    left = _job(world.slurm.snapshot(), job.job_id)
+    assert (left.state, left.nodes, left.gpus) == (JobState.RUNNING, keep, 16)
+
+
+def test_a_shrink_off_the_batch_host_is_refused(world: World) -> None:
+    job = _running(world, 2)
+    with pytest.raises(Refused, match=f"batch host {job.batch_host}"):
+        world.slurm.shrink(job.job_id, _without_batch_host(job))
+    assert _job(world.slurm.snapshot(), job.job_id).nodes == job.nodes
+
+
+def test_a_shrink_to_nodes_that_the_job_does_not_hold_is_refused(world: World) -> None:
+    job = _running(world, 2)
+    with pytest.raises(Refused, match="does not hold"):
+        world.slurm.shrink(job.job_id, [job.batch_host, _away_from(job)])
+
+
+def test_a_job_that_does_not_run_is_not_shrunk(world: World) -> None:
+    job = _running(world, 2)
+    world.cancel(job.job_id)
+    _await_job(world, job.job_id, JobState.CANCELLED)
+    with pytest.raises(Refused, match="not running"):
+        world.slurm.shrink(job.job_id, [job.batch_host])
+
+
+def test_a_requeue_counts_once_and_waits_for_its_begin_time(world: World) -> None:
+    job = _running(world, 2)
+    world.slurm.requeue(job.job_id, restarts=0)
+    world.slurm.requeue(job.job_id, restarts=0)
+    waiting = _await_job(world, job.job_id, JobState.PENDING)
+    world.slurm.requeue(job.job_id, restarts=0)
+    world.slurm.requeue(job.job_id, restarts=1)
+    assert (waiting.restarts, waiting.nodes) == (1, ())
+    world.wait(5)
+    assert _job(world.slurm.snapshot(), job.job_id).state is JobState.PENDING
+
+
+def test_an_expedited_job_starts_at_its_size_without_the_excluded_nodes(world: World) -> None:
+    job = _running(world, 2)
+    world.slurm.requeue(job.job_id, restarts=0)
+    _await_job(world, job.job_id, JobState.PENDING)
+    world.slurm.expedite(job.job_id, [job.batch_host])
+    again = _await_job(world, job.job_id, JobState.RUNNING)
+    assert len(again.nodes) == 2
+    assert job.batch_host not in again.nodes
+    assert again.restarts == 1
+
+
+def test_a_running_job_is_not_expedited(world: World) -> None:
+    job = _running(world, 1)
+    with pytest.raises(Refused, match="not pending yet"):
+        world.slurm.expedite(job.job_id, [])
+
+
+def test_a_job_that_its_owner_cancelled_stays_cancelled(world: World) -> None:
+    job = _running(world, 1)
+    world.cancel(job.job_id)
+    _await_job(world, job.job_id, JobState.CANCELLED)
+    with pytest.raises(Refused, match="cancelled"):
+        world.slurm.requeue(job.job_id, restarts=0)
+
+
+def test_acts_on_a_job_that_does_not_exist_are_refused(world: World) -> None:
+    acts: list[Callable[[], None]] = [
+        lambda: world.slurm.requeue(999, 0),
+        lambda: world.slurm.shrink(999, ["n1"]),
+        lambda: world.slurm.expedite(999, []),
+    ]
+    for act in acts:
+        with pytest.raises(Refused, match="Invalid job id"):
+            act()
+
+
+def test_without_no_kill_a_lost_node_requeues_the_job(world: World) -> None:
+    job_id = world.submit(2, no_kill=False)
+    job = _await_job(world, job_id, JobState.RUNNING)
+    world.cut(job.nodes[1])
+    _until(world, lambda seen: _job(seen, job_id).restarts == 1, 70)
+    world.restore(job.nodes[1])
+    _await_node(world, job.nodes[1], NodeState.UP, 60)
+
+
+def test_a_job_survives_its_batch_host_and_heals_by_requeue(world: World) -> None:
+    job = _running(world, 2)
+    lost, survivors = job.batch_host, tuple(_without_batch_host(job))
+    world.cut(lost)
+    world.slurm.drain(lost, OURS)
+    _await_node(world, lost, NodeState.DOWN, 70)
+    left = _job(world.slurm.snapshot(), job.job_id)
+    assert (left.state, left.nodes, left.batch_host) == (JobState.RUNNING, survivors, lost)
+    world.slurm.shrink(job.job_id, survivors)
+    world.slurm.requeue(job.job_id, restarts=0)
+    _await_job(world, job.job_id, JobState.PENDING, 60)
+    world.slurm.expedite(job.job_id, [lost])
+    assert lost not in _await_job(world, job.job_id, JobState.RUNNING).nodes
+    world.restore(lost)
+    _until(world, lambda seen: (seen.nodes or {})[lost].raw_state == "DOWN+DRAIN", 30)
+    world.person_resumes(lost)
+    _await_node(world, lost, NodeState.UP)
+
+
+def test_while_slurmctld_is_down_everything_is_unknown_and_nothing_is_done(world: World) -> None:
+    job = _running(world, 2)
+    world.stop_controller()
+    seen = world.slurm.snapshot()
+    assert (seen.nodes, seen.allocations) == (None, None)
+    assert "Unable to contact slurm controller" in seen.error
+    with pytest.raises(SlurmUnavailable):
+        world.slurm.requeue(job.job_id, restarts=0)
+    with pytest.raises(SlurmUnavailable):
+        world.slurm.drain("n4", OURS)
+    world.start_controller()
+    again = _until(world, lambda seen: bool(seen.allocations), 20)
+    assert _job(again, job.job_id).restarts == 0
+    _until(world, lambda s: {n.state for n in (s.nodes or {}).values()} == {NodeState.UP}, 60)
