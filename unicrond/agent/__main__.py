@@ -1,0 +1,100 @@
+"""agent.pyz check|run [options] -- program [arguments]. Exit code 2: the caller's words are off."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+
+from unicrond.agent import facts, options, processes, settings
+from unicrond.agent.agent import Agent
+from unicrond.agent.environment import marker
+from unicrond.agent.guardian import Guardian
+from unicrond.agent.job import gpus_of, job_of
+from unicrond.agent.options import Spec
+from unicrond.agent.ranksocket import private_folder
+from unicrond.errors import BadInput
+
+GUARDIAN_SHARE = 0.8  # of the lease: what the guardian ends must be over when the lease is
+
+
+def main(arguments: Sequence[str]) -> int:
+    logging.basicConfig(
+        format="%(asctime)s.%(msecs)03d %(levelname)s %(name)s %(message)s",
+        datefmt="%Y-%m-%dT%H:%M:%S",
+        level=logging.INFO,
+    )
+    verbs = {"check": _check, "run": _run}
+    try:
+        if not arguments or arguments[0] not in verbs:
+            raise BadInput(f"usage: agent.pyz check|run ...; {options.USAGE}")
+        return verbs[arguments[0]](arguments[1:])
+    except BadInput as error:
+        print(f"unicron-run: {error}", file=sys.stderr)
+        return 2
+
+
+def _check(arguments: Sequence[str]) -> int:
+    """Prints, for the wrapper, what it must export."""
+    environment = dict(os.environ)
+    nodes = int(environment.get("SLURM_JOB_NUM_NODES") or environment.get("SLURM_NNODES") or 1)
+    spec = options.parse(arguments, nodes, environment.get("SLURM_JOB_NAME", ""))
+    _need_program(spec)
+    _need_ranks(spec, gpus_of(environment))
+    settings.load(settings.paths(environment))
+    found = facts.ask(environment)
+    for note in found.notes:
+        print(f"unicron-run: {note}", file=sys.stderr)
+    node, gpus = environment.get("SLURMD_NODENAME", ""), gpus_of(environment)
+    if 0 < gpus < found.gpus.get(node, 0):
+        print(
+            f"unicron-run: this job has {gpus} of the {found.gpus[node]} GPUs of {node};"
+            " Unicron works on whole nodes and will not move it to others",
+            file=sys.stderr,
+        )
+    print(f"export {facts.VARIABLE}={shlex.quote(facts.to_json(found))}")
+    return 0
+
+
+def _run(arguments: Sequence[str]) -> int:
+    environment = dict(os.environ)
+    job = job_of(environment, facts.facts_of(environment))
+    spec = options.parse(arguments, len(job.nodes), environment.get("SLURM_JOB_NAME", ""))
+    _need_ranks(spec, job.gpus)
+    site = settings.load(settings.paths(environment))
+    folder = private_folder(job.run_id, job.node)
+    processes.set_name("unicron-agent")
+    processes.adopt_orphans()
+    guardian = Guardian(marker(job.run_id, job.node), GUARDIAN_SHARE * site.lease_seconds)
+    logging.getLogger(__name__).info(
+        "agent=%s run=%d node=%s nodes=%d", job.agent, job.run_id, job.node, len(job.nodes)
+    )
+
+    async def live() -> int:
+        return await Agent(job, spec, site, guardian, folder).run()
+
+    return asyncio.run(live())
+
+
+def _need_program(spec: Spec) -> None:
+    program = spec.program[0]
+    if shutil.which(program) is None:
+        raise BadInput(
+            f"{program}: no such program on PATH; give its full path or load its environment"
+        )
+
+
+def _need_ranks(spec: Spec, gpus: int) -> None:
+    if not spec.ranks_per_node and not gpus:
+        raise BadInput(
+            "--ranks-per-node: the job has no GPUs to count; give the option,"
+            " or ask sbatch for GPUs with --gpus-per-node"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

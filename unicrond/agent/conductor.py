@@ -1,0 +1,276 @@
+"""Carries out what the leader decides, step by step, by orders to the run's agents."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from unicrond.agent import leader, slurm
+from unicrond.agent.job import Job
+from unicrond.agent.leader import Choice, Peer, View
+from unicrond.agent.options import Spec
+from unicrond.agent.orders import Result, failed
+from unicrond.agent.settings import Settings
+from unicrond.errors import Refused, SlurmUnavailable
+from unicrond.link import messages
+from unicrond.link.frames import Body
+from unicrond.model.decision import OutcomeState
+from unicrond.model.run import Assignment, Slot
+
+log = logging.getLogger(__name__)
+STOP_TIMEOUT_SECONDS = 30.0
+START_TIMEOUT_SECONDS = 60.0
+RETRY_SECONDS = 5.0
+REFUSED_REQUEUES = 3
+
+
+class Run(Protocol):
+    """What the conductor needs of the agent around it."""
+
+    def peers(self) -> Mapping[str, Peer]:
+        """All agents heard of, this one included."""
+
+    def assignment(self) -> Assignment | None:
+        """Of the newest generation that any agent knows, if it is known here."""
+
+    def newest_generation(self) -> int: ...
+
+    def quiet_since(self) -> float:
+        """Monotonic: when the last order was carried out here."""
+
+    async def order(self, node: str, body: Body, timeout_seconds: float) -> Result: ...
+
+
+@dataclass(slots=True)
+class _Memory:
+    """Of this leader, since the last progress."""
+
+    broken_since: float | None = None
+    whole_since: float | None = None
+    restarted: bool = False
+    progressed: bool = False
+    spawned: frozenset[str] = frozenset()
+    spawned_at: float = 0.0
+    refusals: int = 0
+    highest: int = 0  # generation that we tried to start
+    not_before: float = 0.0
+
+
+class Conductor:
+    def __init__(self, job: Job, spec: Spec, settings: Settings, run: Run) -> None:
+        self._job = job
+        self._spec = spec
+        self._settings = settings
+        self._run = run
+        self._started = time.monotonic()
+        self._memory = _Memory()
+        self._requeues = Requeues(job.output_folder / "requeues.json", job.restarts)
+        self._numbers = itertools.count(1)
+        self._task: asyncio.Task[None] | None = None
+        self._config = leader.Config(
+            settings.lease_seconds,
+            settings.start_timeout_seconds,
+            settings.unattended_timeout_seconds,
+        )
+        self._said = ""
+
+    def consider(self, position: int) -> None:
+        """To be called often, on each hub; `position` 0 is the leader."""
+        now = time.monotonic()
+        view = self._view(now, position)
+        self._observe(now, view)
+        if self._task and self._task.done() and not self._task.cancelled():
+            self._task.result()  # a defect in it ends this agent
+        if (self._task and not self._task.done()) or now < self._memory.not_before:
+            return
+        choice = leader.decide(self._view(now, position), self._config)
+        if choice.reason != self._said and not isinstance(choice, leader.Wait):
+            log.warning("leader: %s", choice.reason)
+            self._said = choice.reason
+        if not isinstance(choice, leader.Wait):
+            self._task = asyncio.get_running_loop().create_task(self._act(choice))
+
+    def cancel(self) -> None:
+        if self._task:
+            self._task.cancel()
+
+    # ------------------------------------------------------------ seeing
+
+    def _view(self, now: float, position: int) -> View:
+        memory = self._memory
+        assignment = self._run.assignment()
+        broken = now if memory.broken_since is None else memory.broken_since
+        return View(
+            nodes=self._job.nodes,
+            min_nodes=self._spec.min_nodes,
+            max_nodes=self._spec.max_nodes,
+            position=position,
+            peers=self._run.peers(),
+            members=assignment.nodes if assignment else (),
+            generation=assignment.generation if assignment else 0,
+            uptime=now - self._started,
+            quiet=now - max(broken, self._run.quiet_since()),
+            restarted=memory.restarted,
+            spawned=memory.spawned,
+            spawn_age=now - memory.spawned_at,
+            requeues_without_progress=0 if memory.progressed else self._requeues.count,
+        )
+
+    def _observe(self, now: float, view: View) -> None:
+        memory = self._memory
+        if not view.members:
+            return
+        if leader.trouble_of(view, self._settings.lease_seconds).words:
+            memory.broken_since = memory.broken_since or now
+            memory.whole_since = None
+            return
+        memory.broken_since = None
+        memory.whole_since = memory.whole_since or now
+        if now - memory.whole_since > self._settings.progress_seconds:
+            memory.progressed, memory.restarted, memory.spawned = True, False, frozenset()
+
+    # ------------------------------------------------------------ acting
+
+    async def _act(self, choice: Choice) -> None:
+        self._memory.not_before = time.monotonic() + RETRY_SECONDS
+        if isinstance(choice, leader.StartFirst):
+            await self._start_first(choice)
+        elif isinstance(choice, leader.End):
+            await self._end(choice.exit_code, choice.reason)
+        elif not await slurm.answers():
+            log.warning("leader: slurmctld does not answer here; waiting")
+        elif isinstance(choice, leader.Restart):
+            self._memory.restarted = True
+            await self._start_generation(choice.nodes)
+        elif isinstance(choice, leader.Spawn):
+            await self._spawn(choice.nodes)
+        elif isinstance(choice, leader.Requeue):
+            await self._requeue(choice)
+
+    async def _start_first(self, choice: leader.StartFirst) -> None:
+        if await self._start_generation(choice.nodes):
+            self._memory.not_before = 0.0
+
+    async def _start_generation(self, nodes: tuple[str, ...]) -> bool:
+        generation = max(
+            self._job.first_generation, self._run.newest_generation() + 1, self._memory.highest + 1
+        )
+        self._memory.highest = generation
+        port = await self._stop_all(nodes, generation - 1)
+        if not port:
+            return False
+        assignment = self._assignment(nodes, generation)
+        args = {
+            "assignment": messages.assignment_to(assignment),
+            "master_node": nodes[0],
+            "master_port": port,
+        }
+        results = await self._order_all("start_ranks", args, nodes, START_TIMEOUT_SECONDS)
+        return _all_done("start_ranks", results, nodes)
+
+    async def _stop_all(self, nodes: tuple[str, ...], generation: int) -> int:
+        """Rank 0's free port, 0 when it is not proved that all ranks are gone."""
+        args: Body = {"generation": generation}
+        results = await self._order_all("stop_ranks", args, nodes, STOP_TIMEOUT_SECONDS)
+        if not _all_done("stop_ranks", results, nodes):
+            return 0
+        port = results[nodes[0]].data.get("port")
+        return port if isinstance(port, int) else 0
+
+    def _assignment(self, nodes: Iterable[str], generation: int) -> Assignment:
+        order = self._next_key()
+        peers = self._run.peers()
+        places = [(node, local) for node in nodes for local in range(peers[node].ranks)]
+        slots = tuple(
+            Slot(rank, f"{order}.{rank}", node, local) for rank, (node, local) in enumerate(places)
+        )
+        return Assignment(generation, order, slots)
+
+    async def _spawn(self, nodes: tuple[str, ...]) -> None:
+        self._memory.spawned |= frozenset(nodes)
+        self._memory.spawned_at = time.monotonic()
+        for node in nodes:
+            body = self._body("spawn_agent", {"node": node})
+            await self._run.order(self._job.node, body, RETRY_SECONDS)
+
+    async def _requeue(self, choice: leader.Requeue) -> None:
+        """As the owner, and only if the job is still the one that we know."""
+        self._requeues.add(self._memory.progressed)
+        try:
+            await slurm.requeue(self._job.run_id, self._job.restarts)
+        except SlurmUnavailable as error:
+            log.warning("leader: %s", error)
+        except Refused as error:
+            log.warning("leader: %s", error)
+            self._memory.refusals += 1
+            if self._memory.refusals >= REFUSED_REQUEUES:
+                await self._end(choice.exit_code, f"{choice.reason}: refused, {error}")
+        self._memory.not_before = time.monotonic() + RETRY_SECONDS
+
+    async def _end(self, exit_code: int, reason: str) -> None:
+        args = {"exit_code": exit_code, "reason": reason}
+        await self._order_all("end_run", args, (), STOP_TIMEOUT_SECONDS)
+
+    async def _order_all(
+        self, kind: str, args: Body, nodes: Iterable[str], timeout_seconds: float
+    ) -> dict[str, Result]:
+        """To all agents that are heard, and to `nodes`: those outside learn of the generation."""
+        lease = self._settings.lease_seconds
+        heard = [node for node, peer in self._run.peers().items() if peer.age < lease]
+        targets = list(dict.fromkeys((*nodes, *heard)))
+        body = self._body(kind, args)
+        answers = (self._run.order(node, body, timeout_seconds) for node in targets)
+        return dict(zip(targets, await asyncio.gather(*answers), strict=True))
+
+    def _body(self, kind: str, args: Body) -> Body:
+        return {"type": "order", "key": self._next_key(), "kind": kind, "args": args}
+
+    def _next_key(self) -> str:
+        return f"a:{self._job.agent}:{next(self._numbers)}"
+
+
+def _all_done(kind: str, results: Mapping[str, Result], nodes: Iterable[str]) -> bool:
+    for node in nodes:
+        result = results.get(node, failed("not asked"))
+        if result.state is not OutcomeState.DONE:
+            log.warning("leader: %s on %s: %s, %s", kind, node, result.state, result.detail)
+            return False
+    return True
+
+
+class Requeues:
+    """How often the job was requeued unattended without progress; kept in the run's folder, since
+    it outlives this start of the job."""
+
+    def __init__(self, file: Path, restarts: int) -> None:
+        self._file = file
+        self.count = self._read(restarts)  # before this start of the job
+        self._added = False
+
+    def _read(self, restarts: int) -> int:
+        try:
+            count = json.loads(self._file.read_text(encoding="utf-8"))["without_progress"]
+        except FileNotFoundError:
+            return 0
+        except (OSError, ValueError, KeyError, TypeError):
+            return restarts  # not readable: suppose the worst
+        return count if isinstance(count, int) else restarts
+
+    def add(self, progressed: bool) -> None:
+        """Once for each start of the job, however often the requeue is tried."""
+        if self._added:
+            return
+        self._added = True
+        body = {"without_progress": 1 if progressed else self.count + 1}
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            self._file.write_text(json.dumps(body), encoding="utf-8")
+        except OSError as error:
+            log.warning("cannot count requeues in %s: %s", self._file, error)

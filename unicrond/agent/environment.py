@@ -1,0 +1,79 @@
+"""The environment of one rank: as torchrun sets it, Slurm's rank variables rewritten. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from unicrond.model.run import Assignment, Slot
+
+MARKER = "UNICRON_RANKS_OF"  # run and node: by this a rank's stray children are found
+_HIDDEN = ("UNICRON_SECRET", "UNICRON_FACTS", "UNICRON_SPAWNED")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What all ranks of one agent share in one generation."""
+
+    run_id: int
+    node: str
+    master_address: str
+    master_port: int
+    socket: str
+
+
+def marker(run_id: int, node: str) -> str:
+    return f"{run_id}/{node}"
+
+
+def rank_environment(
+    base: Mapping[str, str], assignment: Assignment, slot: Slot, place: Place
+) -> dict[str, str]:
+    environment = {key: value for key, value in base.items() if key not in _HIDDEN}
+    environment.setdefault("OMP_NUM_THREADS", "1")
+    environment.update(_torchrun(assignment, slot, place))
+    environment.update(_slurm(assignment, slot))
+    environment.update(
+        {
+            "PYTHONUNBUFFERED": "1",
+            "UNICRON_SOCKET": place.socket,
+            "UNICRON_GENERATION": str(assignment.generation),
+            "UNICRON_MEMBER": slot.member,
+            MARKER: marker(place.run_id, place.node),
+        }
+    )
+    return environment
+
+
+def _torchrun(assignment: Assignment, slot: Slot, place: Place) -> dict[str, str]:
+    nodes = assignment.nodes
+    local = sum(1 for other in assignment.slots if other.node == slot.node)
+    world = str(assignment.world_size)
+    return {
+        "RANK": str(slot.rank),
+        "LOCAL_RANK": str(slot.local_rank),
+        "WORLD_SIZE": world,
+        "LOCAL_WORLD_SIZE": str(local),
+        "GROUP_RANK": str(nodes.index(slot.node)),
+        "GROUP_WORLD_SIZE": str(len(nodes)),
+        "ROLE_NAME": "default",
+        "ROLE_RANK": str(slot.rank),
+        "ROLE_WORLD_SIZE": world,
+        "MASTER_ADDR": place.master_address,
+        "MASTER_PORT": str(place.master_port),
+        "TORCHELASTIC_RUN_ID": str(place.run_id),
+        "TORCHELASTIC_RESTART_COUNT": str(assignment.generation - 1),
+        "TORCHELASTIC_MAX_RESTARTS": "1000000",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+    }
+
+
+def _slurm(assignment: Assignment, slot: Slot) -> dict[str, str]:
+    """Under one srun task a node all ranks would see the same numbers; Lightning believes them."""
+    return {
+        "SLURM_PROCID": str(slot.rank),
+        "SLURM_LOCALID": str(slot.local_rank),
+        "SLURM_NTASKS": str(assignment.world_size),
+        "SLURM_NPROCS": str(assignment.world_size),
+        "SLURM_NODEID": str(assignment.nodes.index(slot.node)),
+    }

@@ -1,0 +1,84 @@
+"""Carries orders out, whoever gives them; the same order twice has the same outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+
+from unicrond.agent import orders, slurm
+from unicrond.agent.job import Job
+from unicrond.agent.node import Node
+from unicrond.agent.orders import Result
+from unicrond.errors import ProtocolError, SlurmUnavailable
+from unicrond.link import fields, messages
+from unicrond.link.frames import Body
+
+log = logging.getLogger(__name__)
+REMEMBERED = 256
+HIGHEST_CODE = 255
+
+Reply = Callable[[Result], None]
+End = Callable[[int, str], Awaitable[Result]]
+
+
+class Executor:
+    def __init__(self, job: Job, node: Node, end: End) -> None:
+        self.last_order_at = time.monotonic()
+        self._job = job
+        self._node = node
+        self._end = end
+        self._known: OrderedDict[str, asyncio.Task[Result]] = OrderedDict()
+
+    def take(self, body: Body, reply: Reply) -> None:
+        """`reply` is called once, with the outcome."""
+        key = json.dumps(body.get("key"), sort_keys=True)
+        task = self._known.get(key)
+        if task is None:
+            log.info("order key=%s kind=%s", key, body.get("kind"))
+            self.last_order_at = time.monotonic()
+            task = asyncio.get_running_loop().create_task(self._carry_out(body))
+            self._known[key] = task
+            if len(self._known) > REMEMBERED:
+                self._known.popitem(last=False)
+        task.add_done_callback(lambda ended: None if ended.cancelled() else reply(ended.result()))
+
+    async def _carry_out(self, body: Body) -> Result:
+        try:
+            result = await self._dispatch(fields.text(body, "kind"), fields.mapping(body, "args"))
+        except ProtocolError as error:
+            result = orders.refused(f"this order is not understood: {error}")
+        except SlurmUnavailable as error:
+            result = orders.failed(str(error))
+        log.info("outcome kind=%s state=%s %s", body.get("kind"), result.state, result.detail)
+        return result
+
+    async def _dispatch(self, kind: str, args: Body) -> Result:
+        if kind == "stop_ranks":
+            return await self._node.stop_ranks(fields.integer(args, "generation"))
+        if kind == "start_ranks":
+            return await self._start(args)
+        if kind == "spawn_agent":
+            return await self._spawn(fields.name(args, "node"))
+        if kind == "end_run":
+            code = fields.integer(args, "exit_code", 0, HIGHEST_CODE)
+            return await self._end(code, fields.text(args, "reason"))
+        return orders.refused(f"this agent does not know the order {kind!r}")
+
+    async def _start(self, args: Body) -> Result:
+        assignment = messages.assignment_from(args.get("assignment"))
+        if assignment is None or not assignment.slots:
+            raise ProtocolError("`assignment` is missing or empty")
+        port = fields.integer(args, "master_port", 1, 65535)
+        return await self._node.start_ranks(assignment, fields.name(args, "master_node"), port)
+
+    async def _spawn(self, node: str) -> Result:
+        if node not in self._job.nodes:
+            return orders.refused(f"{node} is not a node of job {self._job.run_id}")
+        log_file = self._job.output_folder / f"agent-{node}.log"
+        await slurm.spawn(node, log_file, sys.orig_argv)
+        return orders.done()

@@ -1,0 +1,259 @@
+"""This node's part of the run: its state, and what it does on orders.
+
+IDLE ── start_ranks ──> STARTING ──> RUNNING ── every rank ends with 0 ──> DONE
+  ^                         │           │                                  │
+  │                         └─────┬─────┘ a rank fails, the lease runs out │
+  │                               v                                        │
+  │                             BROKEN                                     │
+  └─ proved gone ── STOPPING <────┴──────────── stop_ranks ────────────────┘
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from unicrond.agent import orders, output
+from unicrond.agent.environment import Place, marker, rank_environment
+from unicrond.agent.job import Job
+from unicrond.agent.orders import Result
+from unicrond.agent.ranks import Launch, RankExit, Ranks
+from unicrond.errors import Refused
+from unicrond.link.frames import Body
+from unicrond.model.incident import SignalKind
+from unicrond.model.run import Assignment, Phase, Slot
+
+log = logging.getLogger(__name__)
+TERM_SETTLES_SECONDS = 0.15
+EVERY_GENERATION = 1 << 53
+_PORTS = range(11_000, 19_999)  # below the ephemeral ports, beside the agents' own
+
+
+@dataclass(slots=True)
+class State:
+    """Changed by Node alone."""
+
+    phase: Phase = Phase.IDLE
+    generation: int = 0
+    stopped_generation: int = -1
+    assignment: Assignment | None = None
+    iteration: int = -1
+    exit_code: int = 0  # of the first rank that failed in this generation
+    since: float = 0.0  # monotonic, when this generation started here
+    closing: bool = False  # the agent was told to end: nothing is started any more
+
+    @property
+    def order(self) -> str:
+        return self.assignment.order if self.assignment else ""
+
+    def slots(self, node: str) -> list[Slot]:
+        return [s for s in self.assignment.slots if s.node == node] if self.assignment else []
+
+
+class Node:
+    """`changed` is called when a beat is due at once, `signal` when something must be told."""
+
+    def __init__(
+        self,
+        job: Job,
+        program: Sequence[str],
+        environment: dict[str, str],
+        rank_socket: Path,
+        grace_seconds: float,
+        changed: Callable[[], None],
+        signal: Callable[[SignalKind, Body], None],
+        copy: output.OutputCopy,
+    ) -> None:
+        self.state = State()
+        self.ranks = Ranks(marker(job.run_id, job.node), self._rank_ended)
+        self._job = job
+        self._program = program
+        self._environment = environment
+        self._rank_socket = rank_socket
+        self._grace_seconds = grace_seconds
+        self._changed = changed
+        self._signal = signal
+        self._copy = copy
+        self._left: set[str] = set()  # members that have not ended with 0
+        self._one_at_a_time = asyncio.Lock()
+
+    # ------------------------------------------------------------ orders
+
+    async def stop_ranks(self, generation: int) -> Result:
+        async with self._one_at_a_time:
+            return await self._stop(generation, self._grace_seconds)
+
+    async def _stop(self, generation: int, grace_seconds: float) -> Result:
+        state = self.state
+        if state.generation <= generation and state.phase is not Phase.IDLE:
+            self._enter(Phase.STOPPING)
+        left = await self.ranks.stop(generation, grace_seconds)
+        if left:
+            return orders.failed(f"{self._job.node}: {left}")
+        state.stopped_generation = max(state.stopped_generation, generation)
+        if state.generation <= generation:
+            state.phase = Phase.IDLE
+        self._changed()
+        return orders.done(port=free_port())
+
+    async def start_ranks(self, new: Assignment, master_node: str, port: int) -> Result:
+        async with self._one_at_a_time:
+            return await self._start(new, master_node, port)
+
+    async def _start(self, new: Assignment, master_node: str, port: int) -> Result:
+        state = self.state
+        if state.closing:
+            return orders.refused(f"the agent on {self._job.node} is ending")
+        why = orders.why_not_start(new, state.order, state.generation, state.stopped_generation)
+        if why:
+            return orders.refused(why)
+        if new.generation == state.generation:
+            return orders.done()
+        mine = [slot for slot in new.slots if slot.node == self._job.node]
+        slots, why = orders.to_start(mine, self.ranks.running)
+        if why:
+            return orders.refused(why)
+        self._begin(new, mine)
+        return await self._launch(new, slots, self._place(master_node, port))
+
+    def _begin(self, new: Assignment, mine: Sequence[Slot]) -> None:
+        state = self.state
+        state.assignment, state.generation = new, new.generation
+        state.iteration, state.exit_code, state.since = -1, 0, time.monotonic()
+        self._left = {slot.member for slot in mine}
+        self._enter(Phase.STARTING if mine else Phase.IDLE)
+
+    async def _launch(self, new: Assignment, slots: Sequence[Slot], place: Place) -> Result:
+        launches = [self._launch_of(new, slot, place) for slot in slots]
+        if not launches:
+            return orders.done()
+        try:
+            await asyncio.to_thread(self._job.output_folder.mkdir, parents=True, exist_ok=True)
+            self.ranks.start(launches)
+        except (OSError, Refused) as error:
+            return self._start_failed(new, str(error))
+        self._copy.add_all([(launch.slot.rank, launch.output) for launch in launches])
+        if self.state.phase is Phase.STARTING:
+            self._enter(Phase.RUNNING)
+        return orders.done()
+
+    def _start_failed(self, new: Assignment, text: str) -> Result:
+        self.state.exit_code = 127
+        self._enter(Phase.BROKEN)
+        self._signal(SignalKind.START_FAILED, {"generation": new.generation, "text": text})
+        return orders.failed(f"{self._job.node}: {text}")
+
+    def _launch_of(self, new: Assignment, slot: Slot, place: Place) -> Launch:
+        return Launch(
+            new.generation,
+            slot,
+            self._program,
+            rank_environment(self._environment, new, slot, place),
+            output.rank_file(self._job.output_folder, new.generation, slot.rank),
+        )
+
+    def _place(self, master_node: str, port: int) -> Place:
+        job = self._job
+        address = job.facts.address(master_node)
+        return Place(job.run_id, job.node, address, port, str(self._rank_socket))
+
+    # ------------------------------------------------------------ what happens to the ranks
+
+    def _rank_ended(self, exit_: RankExit) -> None:
+        if exit_.stopped or exit_.launch.generation != self.state.generation:
+            return
+        wait = TERM_SETTLES_SECONDS if exit_.signal == 15 else 0.0
+        if wait:  # a scancel reaches ranks and agent at the same time, in any order
+            asyncio.get_running_loop().call_later(wait, self._rank_failed, exit_)
+        elif exit_.exit_code:
+            self._rank_failed(exit_)
+        else:
+            self._rank_finished(exit_)
+
+    def _rank_finished(self, exit_: RankExit) -> None:
+        slot = exit_.launch.slot
+        self._left.discard(slot.member)
+        if self.state.phase is Phase.RUNNING and not self._left:
+            self._enter(Phase.DONE)
+        elif self.state.phase is Phase.RUNNING:
+            self._tell_exit(exit_)
+
+    def _rank_failed(self, exit_: RankExit) -> None:
+        state = self.state
+        if state.closing or state.generation != exit_.launch.generation:
+            return
+        if state.phase in (Phase.STARTING, Phase.RUNNING):
+            state.exit_code = exit_.exit_code
+            self._enter(Phase.BROKEN)
+            self._tell_exit(exit_)
+            self.ranks.kill(state.generation)
+
+    def _tell_exit(self, exit_: RankExit) -> None:
+        slot, launch = exit_.launch.slot, exit_.launch
+        cause = f"by signal {exit_.signal}" if exit_.signal else f"with exit code {exit_.exit_code}"
+        self._signal(
+            SignalKind.RANK_EXITED,
+            {
+                "age": round(time.monotonic() - exit_.noticed, 4),
+                "rank": slot.rank,
+                "member": slot.member,
+                "generation": launch.generation,
+                "text": f"rank {slot.rank} on {slot.node} ended {cause}",
+                "data": {
+                    "exit_code": exit_.exit_code,
+                    "signal": exit_.signal,
+                    "stderr": output.tail(launch.output),
+                },
+            },
+        )
+
+    def lose_lease(self, reason: str) -> None:
+        """The run may go on without this node: its ranks end now."""
+        state = self.state
+        self.ranks.kill(state.generation)
+        self._enter(Phase.BROKEN)
+        self._signal(SignalKind.LEASE_EXPIRED, {"generation": state.generation, "text": reason})
+
+    def progressed(self, generation: int, iteration: int) -> None:
+        if generation == self.state.generation:
+            self.state.iteration = max(self.state.iteration, iteration)
+
+    async def close(self, grace_seconds: float) -> str:
+        """Ends everything of every generation here; "" once it is proved gone."""
+        state = self.state
+        state.closing = True
+        async with self._one_at_a_time:
+            if state.phase is not Phase.DONE:
+                self._enter(Phase.STOPPING)
+            left = await self.ranks.stop(EVERY_GENERATION, grace_seconds)
+            if not left:
+                state.stopped_generation = max(state.stopped_generation, state.generation)
+        return left
+
+    async def clear_leftovers(self) -> str:
+        """At the start of an agent: what an agent before it left behind."""
+        return await self.ranks.stop(EVERY_GENERATION, 0.0)
+
+    def _enter(self, phase: Phase) -> None:
+        self.state.phase = phase
+        self._changed()
+
+
+def free_port() -> int:
+    """A port for rank 0's store that nobody listens on now; drawn, as two runs may ask at once."""
+    for port in random.sample(_PORTS, 50):
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue
+            return port
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,168 @@
+"""The ranks of this node as processes: start, notice the end at once, stop, prove gone.
+
+Each rank leads a session of its own. When one ends its whole group is killed before anything else:
+its children hold its sockets, and peers wait for as long as those are open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from unicrond.agent import processes
+from unicrond.errors import Refused
+from unicrond.model.run import Slot
+
+PROOF_SECONDS = 10.0
+_SCAN_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    generation: int
+    slot: Slot
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    output: Path
+
+
+@dataclass(frozen=True, slots=True)
+class RankExit:
+    """`stopped`: we had told it to end. `signal` 0 when it exited by itself."""
+
+    launch: Launch
+    exit_code: int
+    signal: int
+    stopped: bool
+    noticed: float  # monotonic
+
+
+class Ranks:
+    def __init__(self, marker: str, on_exit: Callable[[RankExit], None]) -> None:
+        self._marker = marker
+        self._on_exit = on_exit
+        self._running: dict[int, tuple[Launch, subprocess.Popen[bytes]]] = {}
+        self._stopping: set[int] = set()
+        self._sessions: dict[int, int] = {}  # session -> generation, until proved gone
+        self._ended = asyncio.Event()
+        self.not_ours: set[int] = set()  # children that somebody else waits for
+
+    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.add_signal_handler(signal.SIGCHLD, self.reap)
+
+    @property
+    def running(self) -> dict[str, Slot]:
+        return {launch.slot.member: launch.slot for launch, _ in self._running.values()}
+
+    def start(self, launches: Sequence[Launch]) -> None:
+        """All or none; raises Refused."""
+        try:
+            for launch in launches:
+                self._start(launch)
+        except OSError as error:
+            self.kill(launches[0].generation)
+            raise Refused(f"cannot start {launch.command[0]!r}: {error}") from error
+
+    def _start(self, launch: Launch) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        output = os.open(launch.output, flags, 0o644)
+        try:
+            process = subprocess.Popen(
+                launch.command,
+                env=dict(launch.environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                preexec_fn=processes.dies_with(os.getpid()),
+            )
+        finally:
+            os.close(output)
+        self._running[process.pid] = (launch, process)
+        self._sessions[process.pid] = launch.generation
+
+    def reap(self) -> None:
+        """Called on SIGCHLD: kill the groups of ended ranks, then tell."""
+        now = time.monotonic()
+        ended = [pid for pid in self._running if _has_ended(pid)]
+        for pid in ended:
+            processes.kill_group(pid)  # before the pid is given back by waiting for it
+        for pid in ended:
+            launch, process = self._running.pop(pid)
+            code = process.wait()
+            stopped = pid in self._stopping
+            self._stopping.discard(pid)
+            exit_ = RankExit(launch, 128 - code if code < 0 else code, max(0, -code), stopped, now)
+            self._on_exit(exit_)
+        if ended:
+            self._ended.set()
+        self._reap_orphans()
+
+    def _reap_orphans(self) -> None:
+        own = os.getsid(0)
+        for pid in processes.children():
+            if pid in self._running or pid in self.not_ours:
+                continue
+            stat = processes.stat_of(pid)
+            if stat and stat.state == "Z" and stat.session != own:
+                os.waitpid(pid, os.WNOHANG)
+
+    def kill(self, up_to: int) -> None:
+        self._signal(up_to, signal.SIGKILL)
+
+    def _signal(self, up_to: int, number: int) -> None:
+        for pid, (launch, _) in self._running.items():
+            if launch.generation <= up_to:
+                self._stopping.add(pid)
+                processes.kill_group(pid, number)
+
+    async def stop(self, up_to: int, grace_seconds: float) -> str:
+        """Ends all ranks of generations up to and including this one. Returns "" once they are
+        proved gone, or who is left."""
+        self._signal(up_to, signal.SIGTERM)
+        await self._wait_ended(up_to, grace_seconds)
+        self.kill(up_to)
+        await self._wait_ended(up_to, PROOF_SECONDS)
+        return await self._prove_gone(up_to)
+
+    async def _wait_ended(self, up_to: int, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while any(launch.generation <= up_to for launch, _ in self._running.values()):
+            self._ended.clear()
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return
+            try:
+                await asyncio.wait_for(self._ended.wait(), min(left, 0.5))
+            except asyncio.TimeoutError:
+                self.reap()  # a SIGCHLD may have been merged with another
+
+    async def _prove_gone(self, up_to: int) -> str:
+        deadline = time.monotonic() + PROOF_SECONDS
+        while True:
+            found = processes.strays(self._marker, self._sessions)
+            left = [stray.pid for stray in found if stray.generation <= up_to]
+            if not left:
+                self._forget_sessions(up_to)
+                return ""
+            if time.monotonic() > deadline:
+                return f"processes {left[:5]} survive SIGKILL"
+            for pid in left:
+                processes.kill(pid)
+            await asyncio.sleep(_SCAN_SECONDS)
+
+    def _forget_sessions(self, up_to: int) -> None:
+        for session, generation in list(self._sessions.items()):
+            if generation <= up_to:
+                del self._sessions[session]
+
+
+def _has_ended(pid: int) -> bool:
+    flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    return os.waitid(os.P_PID, pid, flags) is not None

@@ -1,0 +1,199 @@
+"""The Unix socket between this agent and its ranks; docs/protocol.md. JSON, a line a message.
+
+Bad input closes that one connection and nothing else. Unmodified scripts never open it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import json
+import logging
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from unicrond.agent.store import Store
+from unicrond.errors import BadInput, ProtocolError, Refused
+from unicrond.link import fields
+from unicrond.link.frames import Body
+from unicrond.model.run import Slot
+
+log = logging.getLogger(__name__)
+VERSION = 1
+LINE_BYTES = 1 << 20
+MAX_CONNECTIONS = 1024
+MAX_WAIT_SECONDS = 3600.0
+MAX_KEYS_WAITED = 1024
+
+
+def private_folder(run_id: int, node: str) -> Path:
+    """This agent's own folder for its socket; raises BadInput when somebody else holds the name."""
+    folder = Path(tempfile.gettempdir(), f"unicron-{os.getuid()}-{run_id}-{node}")
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            raise BadInput(f"{folder} belongs to somebody else: remove it or set TMPDIR") from None
+        folder.chmod(0o700)
+    except OSError as error:
+        raise BadInput(f"{folder}: {error}: set TMPDIR to a folder on this node") from error
+    return folder
+
+
+class RankSocket:
+    """`member` finds the generation, slot and world size of a member that runs here."""
+
+    def __init__(
+        self,
+        folder: Path,
+        member: Callable[[str], tuple[int, Slot, int] | None],
+        progress: Callable[[int, int], None],
+    ) -> None:
+        self.path = folder / "ranks.sock"
+        self._member = member
+        self._progress = progress
+        self._store = Store(-1)
+        self._changed = asyncio.Event()
+        self._sessions: dict[asyncio.StreamWriter, int] = {}  # -> generation
+        self._server: asyncio.Server | None = None
+
+    async def open(self) -> None:
+        self.path.unlink(missing_ok=True)
+        before = os.umask(0o177)
+        try:
+            self._server = await asyncio.start_unix_server(self._serve, self.path, limit=LINE_BYTES)
+        finally:
+            os.umask(before)
+
+    def close(self) -> None:
+        self.revoke(-1)
+        if self._server:
+            self._server.close()
+        shutil.rmtree(self.path.parent, ignore_errors=True)
+
+    def revoke(self, generation: int) -> None:
+        """A new generation: whoever waits in the old one's store is released, and told."""
+        if self._store.generation == generation:
+            return
+        self._store.revoked = True
+        self._store = Store(generation)
+        self._wake()
+        for writer, theirs in self._sessions.items():
+            if theirs != generation:
+                _say(writer, {"type": "order", "verb": "stop", "generation": theirs})
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            if len(self._sessions) >= MAX_CONNECTIONS:
+                raise ProtocolError(f"more than {MAX_CONNECTIONS} connections")
+            await self._session(reader, writer)
+        except (ProtocolError, ValueError) as error:  # ValueError: a line over the limit
+            log.warning("rank socket: %s", error)
+            _say(writer, {"type": "error", "error": str(error)})
+        except OSError as error:
+            log.info("rank socket: %s", error)
+        finally:
+            self._sessions.pop(writer, None)
+            writer.close()
+
+    async def _session(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        hello = _parse(await reader.readline())
+        found = self._member(fields.text(hello, "member", 300)) if _is(hello, "hello") else None
+        if found is None:
+            raise ProtocolError("the first message is a hello of a member that runs here")
+        generation, slot, world = found
+        self.revoke(generation)
+        self._sessions[writer] = generation
+        _say(
+            writer,
+            {"type": "welcome", "generation": generation, "rank": slot.rank, "world_size": world},
+        )
+        store = self._store
+        while line := await reader.readline():
+            body = _parse(line)
+            if body["type"] == "progress":
+                self._progress(generation, fields.integer(body, "iteration"))
+            else:
+                reply = await self._answer(store, body)
+                _say(writer, {"type": "reply", "id": body.get("id"), **reply})
+                await writer.drain()
+
+    async def _answer(self, store: Store, body: Body) -> Body:
+        try:
+            return await self._store_operation(store, body)
+        except Refused as error:
+            return {"error": str(error)}
+
+    async def _store_operation(self, store: Store, body: Body) -> Body:
+        kind = body["type"]
+        if kind == "set":
+            store.set(fields.text(body, "key"), _unpacked(fields.text(body, "value", LINE_BYTES)))
+            self._wake()
+            return {}
+        if kind == "get":
+            value = store.get(fields.text(body, "key"))
+            return {"value": None if value is None else base64.b64encode(value).decode()}
+        if kind == "add":
+            amount = fields.integer(body, "amount", -fields.LARGEST)
+            total = store.add(fields.text(body, "key"), amount)
+            self._wake()
+            return {"value": total}
+        if kind == "wait":
+            return await self._wait(store, body)
+        raise ProtocolError(f"no message of type {kind!r} is known")
+
+    async def _wait(self, store: Store, body: Body) -> Body:
+        keys = body.get("keys")
+        if not isinstance(keys, list) or not 1 <= len(keys) <= MAX_KEYS_WAITED:
+            raise ProtocolError(f"`keys` is not a list of 1 to {MAX_KEYS_WAITED} texts")
+        if not all(isinstance(key, str) for key in keys):
+            raise ProtocolError("`keys` holds something that is not a text")
+        seconds = fields.number(body, "timeout_seconds", high=MAX_WAIT_SECONDS)
+        deadline = asyncio.get_running_loop().time() + seconds
+        while not store.has_all(keys):
+            left = deadline - asyncio.get_running_loop().time()
+            if left <= 0:
+                return {"error": f"not all keys were set within {seconds:g} s"}
+            try:
+                await asyncio.wait_for(self._changed.wait(), left)
+            except asyncio.TimeoutError:
+                continue
+        return {}
+
+
+def _is(body: Body, kind: str) -> bool:
+    return bool(body["type"] == kind)
+
+
+def _parse(line: bytes) -> Body:
+    try:
+        body = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"a line is not JSON: {error}") from error
+    if not isinstance(body, dict) or body.get("v") != VERSION:
+        raise ProtocolError(f"a message is not an object with `v`: {VERSION}")
+    fields.text(body, "type", 100)
+    body.setdefault("type", "")
+    return body
+
+
+def _say(writer: asyncio.StreamWriter, body: Body) -> None:
+    if not writer.is_closing():
+        writer.write(json.dumps({"v": VERSION, **body}).encode() + b"\n")
+
+
+def _unpacked(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ProtocolError("`value` is not base64") from error

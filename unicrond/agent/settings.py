@@ -1,0 +1,77 @@
+"""The site's settings for agents, from agent.conf. No file means defaults and no unicrond."""
+
+from __future__ import annotations
+
+import configparser
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from unicrond.errors import BadInput
+
+DEFAULT_PORT = 7717
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    unicrond: tuple[tuple[str, int], ...] = ()  # where to find it; empty: training without it
+    unicrond_user: str = "unicron"
+    lease_seconds: float = 5.0
+    lease_margin_seconds: float = 1.0
+    unattended_timeout_seconds: float = 60.0
+    start_timeout_seconds: float = 120.0  # for all agents to come, at the first generation
+    stop_grace_seconds: float = 2.0  # between SIGTERM and SIGKILL
+    progress_seconds: float = 60.0  # a generation that lived this long made progress
+    slurmd_timeout_margin_seconds: float = 10.0
+
+
+def paths(environment: Mapping[str, str]) -> tuple[Path, ...]:
+    """Where settings are read from; what stands in a later file wins."""
+    home = environment.get("UNICRON_HOME", "/opt/unicron")
+    return Path(home, "etc/agent.conf"), Path("/etc/unicron/agent.conf")
+
+
+def load(files: tuple[Path, ...]) -> Settings:
+    """Raises BadInput that names file, key and remedy."""
+    parser = configparser.ConfigParser(interpolation=None)
+    values: dict[str, object] = {}
+    for file in files:
+        try:
+            if not parser.read(file, encoding="utf-8"):
+                continue
+        except (configparser.Error, UnicodeDecodeError) as error:
+            raise BadInput(f"{file}: {error}") from error
+        if parser.has_section("agent"):
+            values.update(_values(file, dict(parser["agent"])))
+    return Settings(**values)  # type: ignore[arg-type]
+
+
+def _values(file: Path, given: dict[str, str]) -> dict[str, object]:
+    known = {field.name for field in fields(Settings)}
+    values: dict[str, object] = {}
+    for key, text in given.items():
+        if key not in known:
+            raise BadInput(f"{file}: unknown key {key!r}; known: {', '.join(sorted(known))}")
+        values[key] = _value(file, key, text)
+    return values
+
+
+def _value(file: Path, key: str, text: str) -> object:
+    if key == "unicrond_user":
+        return text
+    if key == "unicrond":
+        return tuple(_address(file, part.strip()) for part in text.split(",") if part.strip())
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < 1e7:
+        raise BadInput(f"{file}: {key} = {text!r}: must be a number of seconds above 0")
+    return seconds
+
+
+def _address(file: Path, text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":") if ":" in text else (text, "", str(DEFAULT_PORT))
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise BadInput(f"{file}: unicrond = {text!r}: must be host:port[,host:port]")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,154 @@
+"""What an agent asks of Slurm while it runs: an answer, a requeue, another agent, the end."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import glob
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from unicrond.errors import Refused, SlurmUnavailable
+
+TIMEOUT_SECONDS = 10.0
+PING_TIMEOUT_SECONDS = 4.0
+# Of the job these stay valid in a step of a step; of the step and the task they mislead srun.
+_STEP_ONLY = re.compile(
+    r"SLURM_(STEP|STEPID|PROCID|LOCALID|NODEID|TASK|GTIDS|NTASKS|NPROCS|LAUNCH|SRUN|CPU_BIND"
+    r"|MEM_BIND|DISTRIBUTION|UMASK|PRIO|OVERCOMMIT|NNODES|JOB_NUM_NODES|GPUS|TRES).*|SRUN_.*"
+)
+
+
+async def _run(command: Sequence[str], timeout_seconds: float = TIMEOUT_SECONDS) -> tuple[int, str]:
+    """Exit code and all that was printed. Raises SlurmUnavailable."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+    except OSError as error:
+        raise SlurmUnavailable(f"{command[0]}: {error}") from error
+    try:
+        output, _ = await asyncio.wait_for(process.communicate(), timeout_seconds)
+    except asyncio.TimeoutError:
+        process.kill()
+        await process.wait()
+        words = f"{' '.join(command[:2])}: no answer in {timeout_seconds:g} s"
+        raise SlurmUnavailable(words) from None
+    assert process.returncode is not None
+    return process.returncode, output.decode(errors="replace").strip()
+
+
+async def answers() -> bool:
+    """Whether slurmctld, first or backup, answers from here."""
+    try:
+        _, text = await _run(["scontrol", "ping"], PING_TIMEOUT_SECONDS)
+    except SlurmUnavailable:
+        return False
+    return re.search(r"\bis UP\b", text) is not None
+
+
+async def restarts_of(run_id: int) -> int:
+    """Slurm's count of requeues. Raises SlurmUnavailable."""
+    code, text = await _run(["scontrol", "show", "job", "-o", str(run_id)])
+    found = re.search(r"\bRestarts=(\d+)", text)
+    if code or not found:
+        raise SlurmUnavailable(f"scontrol show job {run_id}: {text[-200:]}")
+    return int(found.group(1))
+
+
+async def requeue(run_id: int, restarts: int) -> None:
+    """Unless it was requeued already. Raises Refused or SlurmUnavailable."""
+    if await restarts_of(run_id) != restarts:
+        raise Refused(f"job {run_id} was requeued by somebody else")
+    code, text = await _run(["scontrol", "requeue", str(run_id)])
+    if code:
+        raise Refused(f"scontrol requeue {run_id}: {text[-200:]}")
+
+
+async def cancel(run_id: int) -> None:
+    code, text = await _run(["scancel", str(run_id)])
+    if code:
+        raise Refused(f"scancel {run_id}: {text[-200:]}")
+
+
+def spawn_command(node: str, log: Path, agent: Sequence[str]) -> list[str]:
+    return [
+        "srun", "--overlap", "--no-kill", "--kill-on-bad-exit=0", "--wait=0",
+        "-N1", "-n1", "--ntasks-per-node=1", "-w", node, f"--output={log}", "--open-mode=append",
+        *agent,
+    ]  # fmt: skip
+
+
+def spawn_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    kept = {k: v for k, v in environment.items() if not _STEP_ONLY.fullmatch(k)}
+    return {**kept, "UNICRON_SPAWNED": "1"}
+
+
+async def spawn(node: str, log: Path, agent: Sequence[str]) -> None:
+    """Starts an agent on another node; it does not end with this one. Raises SlurmUnavailable."""
+    try:
+        await asyncio.create_subprocess_exec(
+            *spawn_command(node, log, agent),
+            env=spawn_environment(os.environ),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise SlurmUnavailable(f"srun: {error}") from error
+
+
+_LIBRARIES = (
+    "libslurm.so",
+    "/usr/lib/*/libslurm.so.*",
+    "/usr/lib/*/slurm-wlm/libslurmfull.so",
+    "/usr/lib64/libslurm.so.*",
+    "/usr/lib64/slurm/libslurmfull.so",
+)
+_STEP_ID_SINCE = 0x1A0500  # 26.05 takes a structure where older versions take a number
+_UNSET = 0xFFFFFFFE
+
+
+class _StepId(ctypes.Structure):
+    _fields_ = (
+        ("sluid", ctypes.c_uint64),
+        ("job_id", ctypes.c_uint32),
+        ("step_het_comp", ctypes.c_uint32),
+        ("step_id", ctypes.c_uint32),
+    )
+
+
+def _library() -> ctypes.CDLL:
+    prefix = Path(shutil.which("scontrol") or "/usr/bin/scontrol").resolve().parent.parent
+    own = (f"{prefix}/lib*/libslurm.so", f"{prefix}/lib*/slurm/libslurmfull.so")
+    for pattern in own + _LIBRARIES:
+        for path in glob.glob(pattern) if "/" in pattern else [pattern]:  # noqa: PTH207
+            try:
+                library = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+                library.slurm_complete_job  # noqa: B018 - is it there?
+            except (OSError, AttributeError):
+                continue
+            return library
+    raise Refused("no libslurm with slurm_complete_job found")
+
+
+def complete(run_id: int, exit_code: int) -> None:
+    """Ends a job that lost its batch host, with an exit code of its own; only its owner may.
+    Raises Refused. It blocks, and calls foreign code: to be the last thing an agent does."""
+    library = _library()
+    library.slurm_init(None)
+    library.slurm_api_version.restype = ctypes.c_long
+    subject: object = ctypes.c_uint32(run_id)
+    if library.slurm_api_version() >= _STEP_ID_SINCE:
+        subject = ctypes.byref(_StepId(0, run_id, _UNSET, _UNSET))
+    if library.slurm_complete_job(subject, ctypes.c_uint32(exit_code << 8)):
+        library.slurm_strerror.restype = ctypes.c_char_p
+        why = library.slurm_strerror(library.slurm_get_errno())
+        raise Refused(f"slurm_complete_job: {(why or b'').decode()}")
