@@ -1,0 +1,12 @@
+"""The API: a process of its own that reads the store and hands commands over to the loop.
+
+app         routes
+models      what they answer
+errors      how they refuse
+rights      who may give which command
+sockets     listening, and who is on the other end
+protocol    hands that on to the routes
+control     from this process to the loop: JSON lines over another socket
+heartbeat   what the loop says of itself beside its state
+__main__    the process: the same app on loopback and on a Unix socket
+"""

@@ -1,0 +1,125 @@
+"""Commands from the API's process to the loop: one JSON line each way over a Unix socket (0600).
+
+    {"v": 1, "command": "mode", "mode": "paused", "run_id": null, "who": "alice", "why": "..."}
+    {"ok": true}     or     {"ok": false, "error": "a sentence"}
+
+Rights were checked by the API (rights.py); the loop's side accepts its own user and root only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from unicrond.api.sockets import bind_unix, peer_uid
+from unicrond.errors import BadInput, Unavailable
+from unicrond.model.decision import Mode
+from unicrond.model.events import Event, ModeSet
+
+log = logging.getLogger(__name__)
+
+VERSION = 1
+MAX_LINE_BYTES = 64 * 1024
+REPLY_TIMEOUT_SECONDS = 5.0
+MAX_WHY = 500
+
+Emit = Callable[[Event, Callable[[], None] | None], bool]
+"""Takes an event and what to call, in the loop, once it is stored; False when it cannot now."""
+
+
+class Control(Protocol):
+    def set_mode(self, mode: Mode, run_id: int | None, who: str, why: str) -> None:
+        """Returns once the loop has stored it; raises Unavailable when that is not known."""
+
+
+class ControlClient:
+    """The API's side. Blocks; to be called in a thread."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def set_mode(self, mode: Mode, run_id: int | None, who: str, why: str) -> None:
+        request = {"v": VERSION, "command": "mode", "mode": mode, "run_id": run_id}
+        reply = self._ask(request | {"who": who, "why": why})
+        if not reply.get("ok"):
+            raise Unavailable(str(reply.get("error", "unicrond gave no reason")))
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.settimeout(2 * REPLY_TIMEOUT_SECONDS)
+                connection.connect(self._path)
+                connection.sendall(json.dumps(request).encode() + b"\n")
+                with connection.makefile("rb") as reader:
+                    reply = json.loads(reader.readline(MAX_LINE_BYTES))
+        except (OSError, ValueError) as error:
+            raise Unavailable(f"unicrond's loop does not answer ({error})") from error
+        return reply if isinstance(reply, dict) else {}
+
+
+class ControlServer:
+    """The loop's side. `clock` gives the time of the events."""
+
+    def __init__(self, path: str, emit: Emit, now: Callable[[], float]) -> None:
+        self._path, self._emit, self._now = Path(path), emit, now
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        listener = bind_unix(self._path, 0o600)
+        self._server = await asyncio.start_unix_server(
+            self._serve, sock=listener, limit=MAX_LINE_BYTES
+        )
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._path.unlink(missing_ok=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            if peer_uid(writer.get_extra_info("socket")) in (0, os.getuid()):
+                line = await asyncio.wait_for(reader.readline(), REPLY_TIMEOUT_SECONDS)
+                writer.write(json.dumps(await self._answer(line)).encode() + b"\n")
+                await writer.drain()
+        except (OSError, ValueError, asyncio.TimeoutError) as error:
+            log.warning("control: a command was dropped: %s", error)
+        finally:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+    async def _answer(self, line: bytes) -> dict[str, Any]:
+        try:
+            event = read_command(line, self._now())
+        except BadInput as error:
+            return {"ok": False, "error": str(error)}
+        stored = asyncio.Event()
+        if not self._emit(event, stored.set):
+            return {"ok": False, "error": "unicrond has too much to do now: try again"}
+        try:
+            await asyncio.wait_for(stored.wait(), REPLY_TIMEOUT_SECONDS)
+        except asyncio.TimeoutError:
+            return {"ok": False, "error": "unicrond took the command but has not stored it yet"}
+        return {"ok": True}
+
+
+def read_command(line: bytes, now: float) -> Event:
+    """Raises BadInput."""
+    try:
+        data = json.loads(line)
+        version, command, run_id = data["v"], data["command"], data["run_id"]
+        mode, who, why = Mode(data["mode"]), str(data["who"]), str(data["why"])[:MAX_WHY]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"control: not a command: {error}") from None
+    if version != VERSION or command != "mode" or not isinstance(run_id, int | None):
+        raise BadInput(
+            f"control: this unicrond does not know command {command} of version {version}"
+        )
+    return ModeSet(now, mode, f"{who} ({why})" if why else who, run_id)

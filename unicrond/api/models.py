@@ -1,0 +1,281 @@
+"""What the API answers. Apart from the nouns of unicrond/model, so that these can change within
+while what others have built on stays. Times are Unix seconds; null means unknown or not yet."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from db.queries import Act, SeenAllocation, SeenNode, StoryLine
+from unicrond.model.decision import Mode
+from unicrond.model.run import Run
+
+T = TypeVar("T")
+
+
+def _example(**values: Any) -> ConfigDict:
+    return ConfigDict(from_attributes=True, json_schema_extra={"examples": [values]})
+
+
+class PageOut(BaseModel, Generic[T]):
+    items: list[T]
+    next: str | None = Field(description="`after` of the next page, null on the last one")
+
+
+class AllocationOut(BaseModel):
+    model_config = _example(
+        job_id=4711, name="llama", user="alice", account="ml", partition="gpu", state="running",
+        nodes=["n1", "n2"], gpus=16, submit_time=1.7e9, start_time=1.7e9, end_time=0,
+        time_limit_seconds=86400, restarts=0, reason="", managed=True, changed_at=1.7e9,
+        gone_at=None,
+    )  # fmt: skip
+    job_id: int
+    name: str
+    user: str
+    account: str
+    partition: str
+    state: str
+    nodes: list[str]
+    gpus: int
+    submit_time: float
+    start_time: float
+    end_time: float
+    time_limit_seconds: int = Field(description="0: unlimited")
+    restarts: int
+    reason: str = Field(description="why it is pending")
+    managed: bool = Field(description="whether unicrond looks after it")
+    changed_at: float
+    gone_at: float | None = Field(description="when Slurm no longer listed it")
+
+    @classmethod
+    def of(cls, seen: SeenAllocation) -> AllocationOut:
+        return cls.model_validate(_flat(seen.allocation, seen, "managed", "changed_at", "gone_at"))
+
+
+class AgentOut(BaseModel):
+    model_config = _example(
+        node="n1", connected=True, last_heard=1.7e9, phase="running", generation=3, iteration=1200
+    )
+    node: str
+    connected: bool
+    last_heard: float
+    phase: str
+    generation: int
+    iteration: int = Field(description="-1: none reported")
+
+
+class SlotOut(BaseModel):
+    model_config = _example(rank=0, member="m-1", node="n1", local_rank=0)
+    rank: int
+    member: str
+    node: str
+    local_rank: int
+
+
+class RunOut(BaseModel):
+    model_config = _example(
+        run_id=4711, name="llama", user="alice", state="running", mode=None, weight=2.0,
+        min_nodes=2, max_nodes=4, nodes=["n1", "n2"], running_on=["n1", "n2"], generation=3,
+        iteration=1200, restarts=0, healing=None, shunned=[], end_reason="", agents=[], ranks=[],
+    )  # fmt: skip
+    run_id: int = Field(description="Slurm's job id")
+    name: str
+    user: str
+    state: str
+    mode: Mode | None = Field(description="null: the cluster's")
+    weight: float
+    min_nodes: int
+    max_nodes: int
+    nodes: list[str] = Field(description="of the allocation")
+    running_on: list[str] = Field(description="nodes of the present generation")
+    generation: int
+    iteration: int = Field(description="-1: none reported")
+    restarts: int = Field(description="Slurm's count of requeues")
+    healing: str | None = Field(description="the step of a heal that is under way")
+    shunned: list[str] = Field(description="nodes that this run moved off")
+    end_reason: str
+    agents: list[AgentOut]
+    ranks: list[SlotOut]
+
+    @classmethod
+    def of(cls, run: Run) -> RunOut:
+        return cls.model_validate(
+            _flat(run)
+            | {
+                "running_on": run.assignment.nodes if run.assignment else (),
+                "healing": run.healing.step if run.healing else None,
+                "agents": list(run.agents.values()),
+                "ranks": run.assignment.slots if run.assignment else (),
+            }
+        )
+
+
+class IncidentOut(BaseModel):
+    model_config = _example(
+        incident_id=12, kind="lost_node", severity="SEV1", scope="node", state="resolved",
+        run_id=4711, generation=3, root_node="n2", root_rank=None, summary="n2 is silent", count=3,
+        first_signal_at=1.7e9, opened_at=1.7e9, decided_at=1.7e9, closed_at=1.7e9,
+    )  # fmt: skip
+    incident_id: int
+    kind: str
+    severity: str
+    scope: str
+    state: str
+    run_id: int | None
+    generation: int
+    root_node: str
+    root_rank: int | None
+    summary: str
+    count: int = Field(description="signals merged into it")
+    first_signal_at: float
+    opened_at: float
+    decided_at: float = Field(description="0: not yet")
+    closed_at: float = Field(description="0: not yet")
+
+
+class AlternativeOut(BaseModel):
+    model_config = _example(name="wait for the node", chosen=False, price="about 5 h idle")
+    name: str
+    chosen: bool
+    price: str
+
+
+class DecisionOut(BaseModel):
+    model_config = _example(
+        choice="go on with 3 nodes", reason="n2 is lost", acts=True, alternatives=[]
+    )
+    choice: str
+    reason: str
+    acts: bool = Field(description="false: decided and recorded only (mode observe or paused)")
+    alternatives: list[AlternativeOut]
+
+
+class StoryLineOut(BaseModel):
+    model_config = _example(
+        at=1.7e9, kind="signal", text="n2 is silent", run_id=4711, incident_id=12, node="n2",
+        generation=3, decision=None,
+    )  # fmt: skip
+    at: float
+    kind: str = Field(description="signal, decision, action, outcome or note")
+    text: str
+    run_id: int | None
+    incident_id: int | None
+    node: str
+    generation: int
+    decision: DecisionOut | None
+
+    @classmethod
+    def of(cls, line: StoryLine) -> StoryLineOut:
+        return cls.model_validate(_flat(line.entry, line, "decision"))
+
+
+class ActOut(BaseModel):
+    model_config = _example(
+        key="12.3.0", kind="drain", run_id=4711, node="n2", outcome="done", outcome_at=1.7e9,
+        detail="",
+    )  # fmt: skip
+    key: str
+    kind: str
+    run_id: int | None
+    node: str
+    outcome: str | None = Field(description="done, failed or refused; null: not yet")
+    outcome_at: float | None
+    detail: str
+
+    @classmethod
+    def of(cls, act: Act) -> ActOut:
+        action, outcome = act.action, act.outcome
+        return cls(
+            key=str(action.key),
+            kind=action.kind,
+            run_id=action.run_id,
+            node=action.node,
+            outcome=outcome.state if outcome else None,
+            outcome_at=outcome.at if outcome else None,
+            detail=outcome.detail if outcome else "",
+        )
+
+
+class IncidentStoryOut(IncidentOut):
+    """An incident, its actions, and the last of its story."""
+
+    actions: list[ActOut]
+    timeline: list[StoryLineOut]
+
+
+class NodeOut(BaseModel):
+    model_config = _example(
+        name="n1", state="up", raw_state="IDLE", gpus=8, partitions=["gpu"], reason="",
+        reason_user="", changed_at=1.7e9,
+    )  # fmt: skip
+    name: str
+    state: str
+    raw_state: str = Field(description="in Slurm's own words")
+    gpus: int
+    partitions: list[str]
+    reason: str
+    reason_user: str
+    changed_at: float
+
+    @classmethod
+    def of(cls, seen: SeenNode) -> NodeOut:
+        return cls.model_validate(_flat(seen.node, seen, "changed_at"))
+
+
+class WhyOut(BaseModel):
+    """The story of a run, an incident or a node, oldest line first."""
+
+    model_config = _example(subject="run 4711", summary="running", lines=[], next=None)
+    subject: str
+    summary: str
+    lines: list[StoryLineOut]
+    next: str | None = Field(description="`after` of the lines before these")
+
+
+class HealthOut(BaseModel):
+    model_config = _example(
+        ok=True, cluster="alpha", version="0.1.0", loop="alive", loop_age_seconds=0.8,
+        mode="active", database="ok", slurm="ok", snapshot_age_seconds=1.2, agents_connected=64,
+    )  # fmt: skip
+    ok: bool
+    cluster: str
+    version: str = Field(description="of this API")
+    loop: str = Field(description="alive, silent or unknown")
+    loop_age_seconds: float | None
+    mode: Mode | None
+    database: str = Field(description="ok, or what is wrong with it")
+    slurm: str = Field(description="ok, unknown, or what is wrong with it")
+    snapshot_age_seconds: float | None
+    agents_connected: int | None
+
+
+class ModeIn(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"mode": "paused", "run_id": 4711, "why": "debugging"}]},
+    )
+    mode: Mode
+    run_id: int | None = Field(None, description="null: the whole cluster", ge=0, lt=2**32)
+    why: str = Field("", max_length=500)
+
+
+class ModeOut(BaseModel):
+    model_config = _example(mode="paused", run_id=4711)
+    mode: Mode
+    run_id: int | None
+
+
+class ErrorOut(BaseModel):
+    model_config = _example(code="not_found", message="run 12 is not known")
+    code: str = Field(
+        description="bad_input, forbidden, not_found, too_large, store_unavailable, "
+        "daemon_unavailable, or internal: stable, to be acted upon by programs"
+    )
+    message: str = Field(description="for people; may change")
+
+
+def _flat(value: Any, beside: Any = None, *names: str) -> dict[str, Any]:
+    """The fields of a value, and those named of what holds it."""
+    fields = {name: getattr(value, name) for name in value.__dataclass_fields__}
+    return fields | {name: getattr(beside, name) for name in names}
