@@ -19,11 +19,12 @@ NO_RESTART = 93  # the exit code that means "do not restart", as in NVIDIA's res
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What broke a generation. `moves_off`: the root's node is to be avoided by this run."""
+    """What broke a generation. `moves_off`: this run is to avoid the root's node from now on."""
 
     root_node: str
     lost: tuple[str, ...] = ()
     dead_agents: tuple[str, ...] = ()
+    avoided: frozenset[str] = frozenset()  # we drained them, or are about to
     moves_off: bool = False
     what: str = ""
 
@@ -66,7 +67,7 @@ def choose(run: Run, trouble: Trouble, restarts_allowed: int) -> Choice:
 
 def good_nodes(run: Run, trouble: Trouble, shunned: tuple[str, ...]) -> tuple[str, ...]:
     """Nodes of the allocation that the next generation can use, in Slurm's order."""
-    bad = {*trouble.lost, *shunned}
+    bad = {*trouble.lost, *trouble.avoided, *shunned}
     usable = {n for n, view in run.agents.items() if view.connected} | set(trouble.dead_agents)
     return tuple(n for n in run.nodes if n not in bad and n in usable)[: run.max_nodes]
 

@@ -13,7 +13,7 @@ from unicrond.engine import Engine
 from unicrond.errors import Refused, SlurmUnavailable
 from unicrond.hands import ORDERS, on_slurm
 from unicrond.link.simulated import SimulatedAgents
-from unicrond.model.cluster import JobState
+from unicrond.model.cluster import Allocation, JobState
 from unicrond.model.decision import Action, ActionKind, Mode, Outcome, OutcomeState
 from unicrond.model.events import Event, OutcomeArrived, SnapshotTaken, Tick
 from unicrond.model.run import Run
@@ -134,6 +134,7 @@ class World:
                 self.agents.start_job(here, steps)
             else:
                 self._kill_taken(job, allocation.nodes)
+                self._end_empty(job, allocation)
 
     def _kill_taken(self, job: int, nodes: tuple[str, ...]) -> None:
         running = self.agents.jobs.get(job)
@@ -141,6 +142,13 @@ class World:
             agent = running.agents[node]
             if node not in nodes and agent.alive and node not in self.agents.cut:
                 self.agents.kill_agent(job, node)
+
+    def _end_empty(self, job: int, allocation: Allocation) -> None:
+        """srun ends with its last task, and with it the batch script, where its host still is."""
+        running = self.agents.jobs.get(job)
+        if running and not any(agent.alive for agent in running.agents.values()):
+            if allocation.batch_host in allocation.nodes:
+                self.slurm.end(job, 137)
 
     def _requeue(self, job: int, restarts: int) -> None:
         try:

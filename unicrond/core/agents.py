@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from detectors.exits import classify_exit
-from unicrond.core import heal
+from unicrond.core import heal, losses
 from unicrond.core.cycle import Cycle
 from unicrond.core.suspect import heard_again
 from unicrond.core.trouble import Fault, reconsider, report
@@ -98,7 +98,7 @@ def _after_join(cycle: Cycle, run: Run, view: AgentView) -> None:
     healing, node = run.healing, view.node
     if healing is not None and healing.step is HealStep.STOP:
         if node in healing.lost:
-            reconsider(cycle, run, f"{node} is back before the next generation began", node)
+            _back(cycle, run, node)
             return
         if node in healing.spawning:
             spawning = tuple(n for n in healing.spawning if n != node)
@@ -138,12 +138,24 @@ def on_beat(cycle: Cycle, event: AgentBeat) -> None:
         iteration=event.iteration,
         peers_heard=event.peers_heard,
     )
+    if event.at - view.last_heard > cycle.state.policy.silence_seconds:
+        _back(cycle, run, event.node)
+        run = cycle.state.runs[run.run_id]
     if event.iteration > run.iteration:
         run = replace(run, iteration=event.iteration, iteration_since=event.at)
         cycle.state.runs[run.run_id] = run
     if changed:
         run = _adopt(cycle, cycle.put(run), event.generation, event.assignment)
         settle(cycle, run)
+
+
+def _back(cycle: Cycle, run: Run, node: str) -> None:
+    """An agent is heard after a silence, over the same connection."""
+    heard_again(cycle, run, node)
+    losses.returned(cycle, run, node)
+    run = cycle.state.runs[run.run_id]
+    if run.healing is not None and node in run.healing.lost:
+        reconsider(cycle, run, f"{node} is back before the next generation began", node)
 
 
 def _adopt(cycle: Cycle, run: Run, generation: int, assignment: Assignment | None) -> Run:

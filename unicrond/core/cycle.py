@@ -160,6 +160,7 @@ class Cycle:
         if pending is None:
             return None
         action = pending[0]
+        self.state.delayed.discard(action.key)
         self._outcomes.append(outcome)
         run = self.state.runs.get(action.run_id) if action.run_id is not None else None
         detail = f": {outcome.detail}" if outcome.detail else ""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from unicrond.core.policy import Policy
 from unicrond.core.state import State
-from unicrond.model.run import Run
+from unicrond.model.run import LossState, Run
+
+OUR_REASON = "unicron: "
 
 
 def restarts_left(run: Run, now: float, policy: Policy) -> bool:
@@ -20,3 +22,14 @@ def drains_left(state: State, now: float) -> bool:
 def shunned_by_others(state: State, run: Run, node: str) -> bool:
     """Whether a run of another user moved off this node too: two witnesses who cannot collude."""
     return any(node in other.shunned and other.uid != run.uid for other in state.runs.values())
+
+
+def avoided(state: State, run: Run) -> frozenset[str]:
+    """Nodes that we drained or are about to: no generation starts there."""
+    ours = {name for name, node in state.nodes.items() if node.reason.startswith(OUR_REASON)}
+    leaving = {
+        loss.node
+        for loss in run.losses
+        if loss.state not in (LossState.SUSPECTED, LossState.RETURNED, LossState.UNCONFIRMED)
+    }
+    return frozenset(ours | leaving)

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from transition.membership import NO_RESTART, Choice, Trouble, assign, choose
 from unicrond.core.cycle import Cycle
-from unicrond.core.guards import restarts_left
+from unicrond.core.guards import avoided, restarts_left
 from unicrond.core.policy import Policy
 from unicrond.model.cluster import JobState
 from unicrond.model.decision import Action, ActionKind, Outcome, OutcomeState
@@ -26,6 +26,7 @@ ORDERS = frozenset({ActionKind.STOP_RANKS, ActionKind.START_RANKS, ActionKind.SP
 
 def begin(cycle: Cycle, run: Run, incident: Incident, trouble: Trouble) -> None:
     """Chooses the way on and takes the first step of it; only records it where we may not act."""
+    trouble = replace(trouble, avoided=avoided(cycle.state, run))
     choice = choose(run, trouble, cycle.state.policy.restarts_without_progress)
     cycle.decide(incident, run, choice.name, choice.reason, choice.alternatives)
     if not cycle.state.acts_for(run):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from unicrond.core.cycle import Cycle
-from unicrond.core.guards import drains_left
+from unicrond.core.guards import OUR_REASON, drains_left
 from unicrond.model.cluster import Allocation, JobState, NodeState
 from unicrond.model.decision import Action, ActionKind, Outcome, OutcomeState
 from unicrond.model.run import Loss, LossState, Run
@@ -24,7 +24,9 @@ def advance(cycle: Cycle, run: Run) -> None:
         if loss.state.settled or loss.waiting:
             continue
         run = cycle.state.runs[run.run_id]
-        if loss.state is LossState.SUSPECTED:
+        if loss.state is not LossState.DRAINED and _back(run, loss):
+            returned(cycle, run, loss.node)
+        elif loss.state is LossState.SUSPECTED:
             _confirm(cycle, run, loss)
         elif loss.state is LossState.CONFIRMED:
             _drain(cycle, run, loss)
@@ -51,12 +53,16 @@ def on_outcome(cycle: Cycle, run: Run, action: Action, outcome: Outcome) -> None
         _put(cycle, run, replace(loss, state=LossState.RELEASED if done else LossState.KEPT))
 
 
-def _confirm(cycle: Cycle, run: Run, loss: Loss) -> None:
-    view = run.agents.get(loss.node)
-    node = cycle.state.nodes.get(loss.node)
-    if view is not None and view.connected and view.last_heard > loss.since:
+def returned(cycle: Cycle, run: Run, node: str) -> None:
+    """A lost node is heard again. One that is being drained already is not taken back."""
+    loss = run.loss_of(node)
+    if loss and not loss.waiting and loss.state in (LossState.SUSPECTED, LossState.CONFIRMED):
         _put(cycle, run, replace(loss, state=LossState.RETURNED), "it is heard again: not drained")
-    elif node is not None and node.state is NodeState.DOWN:
+
+
+def _confirm(cycle: Cycle, run: Run, loss: Loss) -> None:
+    node = cycle.state.nodes.get(loss.node)
+    if node is not None and node.state is NodeState.DOWN:
         _put(cycle, run, replace(loss, state=LossState.CONFIRMED), "Slurm says it is down")
     elif _taken(cycle, run, loss.node):
         _put(cycle, run, replace(loss, state=LossState.CONFIRMED), "Slurm took it from the job")
@@ -68,6 +74,11 @@ def _confirm(cycle: Cycle, run: Run, loss: Loss) -> None:
     elif cycle.now >= loss.probed_at + PROBE_EVERY_SECONDS:
         _put(cycle, run, replace(loss, waiting=True, probed_at=cycle.now))
         cycle.act(loss.incident_id, run, ActionKind.PROBE, loss.node)
+
+
+def _back(run: Run, loss: Loss) -> bool:
+    view = run.agents.get(loss.node)
+    return view is not None and view.connected and view.last_heard > loss.since
 
 
 def _witnessed(run: Run, loss: Loss) -> bool:
@@ -90,7 +101,7 @@ def _drain(cycle: Cycle, run: Run, loss: Loss) -> None:
     _put(cycle, run, replace(loss, waiting=True))
     cycle.act(
         loss.incident_id, run, ActionKind.DRAIN, loss.node,
-        reason=f"unicron: lost connection incident={loss.incident_id}",
+        reason=f"{OUR_REASON}lost connection incident={loss.incident_id}",
     )
 
 

@@ -29,6 +29,8 @@ class State:
     next_ordinal: int = 0  # of actions; never repeats
     drains: list[tuple[float, str]] = field(default_factory=list)
     lag_seconds: float = 0.0
+    delayed: set[ActionKey] = field(default_factory=set)  # waiting for Slurm to answer
+    reported: set[tuple[int, int, str]] = field(default_factory=set)  # run, generation, silent node
     vetoed: set[tuple[int, str]] = field(default_factory=set)  # silences already explained
 
     def acts_for(self, run: Run) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from unicrond.core import agents, heal, jobs, losses, suspect
-from unicrond.core.cycle import Cycle
+from unicrond.core.cycle import Cycle, describe
 from unicrond.core.state import State
 from unicrond.core.trouble import Fault, report
 from unicrond.model.decision import Action, ActionKind, Mode, Outcome, OutcomeState
@@ -30,6 +30,7 @@ from unicrond.model.run import Phase, Run
 from unicrond.ports import Changes
 
 TICK_SECONDS = 0.25
+_ON_SLURM = (ActionKind.DRAIN, ActionKind.SHRINK, ActionKind.REQUEUE, ActionKind.EXPEDITE)
 
 
 class Core:
@@ -89,6 +90,8 @@ def _take(cycle: Cycle, event: Event) -> None:
 
 
 def _on_outcome(cycle: Cycle, outcome: Outcome) -> None:
+    if _tried_again_later(cycle, outcome):
+        return
     action = cycle.settle(outcome)
     if action is None or action.run_id is None:
         return
@@ -98,6 +101,19 @@ def _on_outcome(cycle: Cycle, outcome: Outcome) -> None:
             handle(cycle, run, action, outcome)
     if action.kind is ActionKind.START_RANKS and outcome.state is not OutcomeState.DONE:
         _start_failed(cycle, action, outcome)
+
+
+def _tried_again_later(cycle: Cycle, outcome: Outcome) -> bool:
+    """Slurm did not answer: the action has not ended, and `_resend` repeats it."""
+    action, _ = cycle.state.pending.get(outcome.key, (None, 0.0))
+    if action is None or outcome.state is not OutcomeState.FAILED or action.kind not in _ON_SLURM:
+        return False
+    if action.key not in cycle.state.delayed:
+        cycle.state.delayed.add(action.key)
+        run = cycle.state.runs.get(action.run_id or 0)
+        cycle.note("note", f"{describe(action)} waits for Slurm: {outcome.detail}", run,
+                   incident=action.key.incident_id, node=action.node)
+    return True
 
 
 def _start_failed(cycle: Cycle, action: Action, outcome: Outcome) -> None:

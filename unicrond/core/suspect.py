@@ -57,7 +57,10 @@ def _is_silent(cycle: Cycle, view: AgentView | None) -> bool:
 
 
 def _anyone_heard(cycle: Cycle, run: Run) -> bool:
-    return any(view.connected and not _is_silent(cycle, view) for view in run.agents.values())
+    """Also true when every agent ended in front of our eyes: then the network is not in doubt."""
+    views = run.agents.values()
+    heard = any(view.connected and not _is_silent(cycle, view) for view in views)
+    return heard or all(view.closed_at for view in views)
 
 
 def _many(cycle: Cycle, runs: list[Run], silent: dict[int, list[str]]) -> bool:
@@ -83,6 +86,10 @@ def _judge(cycle: Cycle, run: Run, node: str) -> None:
     if why:
         _note_once(cycle, run, node, f"unicrond does not hear {node}, but {why}: not lost")
         return
+    seen = (run.run_id, run.generation, node)
+    if seen in cycle.state.reported:
+        return
+    cycle.state.reported.add(seen)
     closed = bool(view.closed_at)
     last = view.closed_at or view.last_heard
     report(
@@ -122,6 +129,7 @@ def _note_once(cycle: Cycle, run: Run, node: str, text: str) -> None:
 
 def heard_again(cycle: Cycle, run: Run, node: str) -> None:
     """An agent is back: explained silences start afresh, and so does trust in our own network."""
+    cycle.state.reported.discard((run.run_id, run.generation, node))
     cycle.state.vetoed.discard((run.run_id, node))
     cycle.state.vetoed.discard((run.run_id, ""))
     for incident in tuple(cycle.state.incidents.values()):

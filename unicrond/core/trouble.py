@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from transition.membership import Trouble
 from unicrond.core import heal
 from unicrond.core.cycle import Cycle
-from unicrond.core.guards import shunned_by_others
+from unicrond.core.guards import OUR_REASON, shunned_by_others
 from unicrond.model.cluster import NodeState
 from unicrond.model.decision import ActionKind
 from unicrond.model.incident import Incident, IncidentState, Scope, Severity
@@ -167,5 +167,5 @@ def drain_suspect(cycle: Cycle, run: Run, fault: Fault) -> None:
     if incident is not None and cycle.state.acts_for(run):
         cycle.act(
             incident.incident_id, run, ActionKind.DRAIN, fault.node,
-            reason=f"unicron: {fault.kind} incident={incident.incident_id}",
+            reason=f"{OUR_REASON}{fault.kind} incident={incident.incident_id}",
         )
