@@ -141,8 +141,9 @@ class Agent:
     def _task_ended(self, task: asyncio.Task[object]) -> None:
         """A part that broke ends the agent: its ranks die with it and another agent is started."""
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception() and not self._over.done():
-            self._over.set_exception(task.exception())
+        error = None if task.cancelled() else task.exception()
+        if error and not self._over.done():
+            self._over.set_exception(error)
 
     def _terminated(self) -> None:
         if self._ending != views.NOT_ENDING and not self._over.done():
