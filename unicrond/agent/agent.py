@@ -462,7 +462,7 @@ class Agent:
     async def _tell_finished(self, exit_code: int, timeout_seconds: float) -> None:
         if self._daemon:
             self._daemon.send("finished", {"exit_code": exit_code})
-            await self._daemon.drain(timeout_seconds)
+            await self._daemon.drain(timeout_seconds if self._daemon.connected else 0.2)
 
 
 def _outcome(result: Result) -> Body:

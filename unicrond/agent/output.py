@@ -79,7 +79,7 @@ class OutputCopy(threading.Thread):
         self._target = target
         self._sources: list[_Source] = []
         self._mutex = threading.Lock()
-        self._stop = threading.Event()
+        self._last_round = threading.Event()
         self._lock_after = 0.0
 
     def add(self, rank: int, path: Path) -> None:
@@ -95,14 +95,14 @@ class OutputCopy(threading.Thread):
             self._sources += [_Source(rank, path) for rank, path in files]
 
     def finish(self, timeout_seconds: float) -> None:
-        self._stop.set()
+        self._last_round.set()
         if self.is_alive():
             self.join(timeout_seconds)
 
     def run(self) -> None:
         last = False
         while not last:
-            last = self._stop.wait(POLL_SECONDS)
+            last = self._last_round.wait(POLL_SECONDS)
             self._copy_all(last)
 
     def _copy_all(self, last: bool) -> None:
