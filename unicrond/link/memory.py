@@ -42,12 +42,17 @@ class Memory:
 
 
 class Memories:
+    """Looked up when an agent connects, kept anew when it leaves."""
+
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._of: OrderedDict[Identity, Memory] = OrderedDict()
 
     def of(self, who: Identity) -> Memory:
-        memory = self._of.setdefault(who, Memory())
+        return self._of.get(who) or self.keep(who, Memory())
+
+    def keep(self, who: Identity, memory: Memory) -> Memory:
+        self._of[who] = memory
         self._of.move_to_end(who)
         if len(self._of) > self._limit:
             self._of.popitem(last=False)

@@ -280,6 +280,7 @@ class LinkServer:
         self._per_uid[agent.claim.uid] -= 1
         if not self._per_uid[agent.claim.uid]:
             del self._per_uid[agent.claim.uid]
+        self._memories.keep(who, agent.memory)
         if agent.channel.violated:
             self.counts["protocol"] += 1
         log.info("agent left run=%d node=%s reason=%r", who.run_id, who.node, reason)
