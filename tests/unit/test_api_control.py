@@ -1,0 +1,153 @@
+"""Commands on their way from the API's process to the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from unicrond.api import control
+from unicrond.api.control import ControlClient, ControlServer
+from unicrond.errors import BadInput, Unavailable
+from unicrond.model.decision import Mode
+from unicrond.model.events import Event, ModeSet
+
+Stored = Callable[[], None]
+
+
+class Loop:
+    """Takes events and stores them at once, unless told otherwise."""
+
+    def __init__(self, *, takes: bool = True, stores: bool = True) -> None:
+        self.events: list[Event] = []
+        self._takes, self._stores = takes, stores
+
+    def emit(self, event: Event, stored: Stored | None) -> bool:
+        self.events.append(event)
+        if self._stores and stored is not None:
+            stored()
+        return self._takes
+
+
+def with_server(path: Path, loop: Loop, ask: Callable[[], Awaitable[None]]) -> None:
+    async def story() -> None:
+        server = ControlServer(str(path), loop.emit, lambda: 100.0)
+        await server.start()
+        try:
+            await ask()
+        finally:
+            await server.stop()
+
+    asyncio.run(story())
+    assert not path.exists()
+
+
+def set_mode(path: Path, run_id: int | None = None, why: str = "") -> Awaitable[None]:
+    client = ControlClient(str(path))
+    return asyncio.to_thread(client.set_mode, Mode.PAUSED, run_id, "alice", why)
+
+
+def test_a_command_becomes_an_event(tmp_path: Path) -> None:
+    path, loop = tmp_path / "control.sock", Loop()
+
+    async def ask() -> None:
+        assert path.stat().st_mode & 0o777 == 0o600
+        await set_mode(path)
+        await set_mode(path, 4711, "debugging")
+
+    with_server(path, loop, ask)
+    assert loop.events == [
+        ModeSet(100.0, Mode.PAUSED, "alice"),
+        ModeSet(100.0, Mode.PAUSED, "alice (debugging)", 4711),
+    ]
+
+
+def test_a_loop_that_is_full_says_so(tmp_path: Path) -> None:
+    async def ask() -> None:
+        with pytest.raises(Unavailable, match="too much to do now: try again"):
+            await set_mode(tmp_path / "c")
+
+    with_server(tmp_path / "c", Loop(takes=False), ask)
+
+
+def test_a_command_that_is_not_stored_in_time_is_not_called_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "REPLY_TIMEOUT_SECONDS", 0.2)
+
+    async def ask() -> None:
+        with pytest.raises(Unavailable, match="has not stored it yet"):
+            await set_mode(tmp_path / "c")
+
+    with_server(tmp_path / "c", Loop(stores=False), ask)
+
+
+def test_without_a_loop_the_client_says_so(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match=r"unicrond's loop does not answer .*No such file"):
+        ControlClient(str(tmp_path / "none")).set_mode(Mode.ACTIVE, None, "root", "")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"words\n",
+        b"[]\n",
+        b"{}\n",
+        b'{"v": 2, "command": "mode", "mode": "active", "run_id": null, "who": "x", "why": ""}\n',
+        b'{"v": 1, "command": "stop", "mode": "active", "run_id": null, "who": "x", "why": ""}\n',
+        b'{"v": 1, "command": "mode", "mode": "on", "run_id": null, "who": "x", "why": ""}\n',
+        b'{"v": 1, "command": "mode", "mode": "active", "run_id": "1", "who": "x", "why": ""}\n',
+        b"\xff\xfe\n",
+    ],
+)
+def test_what_is_no_command_is_refused_with_a_sentence(tmp_path: Path, line: bytes) -> None:
+    loop, path = Loop(), tmp_path / "c"
+
+    async def ask() -> None:
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        writer.write(line)
+        writer.write_eof()
+        reply = json.loads(await reader.readline())
+        writer.close()
+        assert not reply["ok"]
+        assert reply["error"].startswith("control: ")
+
+    with_server(path, loop, ask)
+    assert loop.events == []
+
+
+def test_a_line_without_end_is_dropped(tmp_path: Path) -> None:
+    loop, path = Loop(), tmp_path / "c"
+
+    async def ask() -> None:
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        writer.write(b"x" * 1_000_000)
+        with suppress(ConnectionError):
+            assert await reader.read() == b""
+        writer.close()
+
+    with_server(path, loop, ask)
+    assert loop.events == []
+
+
+def test_a_socket_that_a_killed_process_left_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    control.bind_unix(path, 0o600).close()
+    assert path.exists()
+    with_server(path, Loop(), lambda: set_mode(path))
+
+
+def test_a_socket_that_is_in_use_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "c"
+
+    async def ask() -> None:
+        with pytest.raises(BadInput, match="another process listens there"):
+            control.bind_unix(path, 0o600)
+        await set_mode(path)
+
+    with_server(path, Loop(), ask)
