@@ -34,14 +34,17 @@ def test_text_after_a_bracket_is_read_although_old_slurm_does_not() -> None:
     assert expand("n[1-2]-ib,a[1-2]b[3-4]c")[:4] == ("n1-ib", "n2-ib", "a1b3c", "a1b4c")
 
 
-@pytest.mark.parametrize("text", ["n[5-3]", "n[1-", "n[1,2", "n[a]", "n[]", "n1]", "n[[1]]", "n[1-2-3]"])
+@pytest.mark.parametrize(
+    "text", ["n[5-3]", "n[1-", "n[1,2", "n[a]", "n[]", "n1]", "n[[1]]", "n[1-2-3]"]
+)
 def test_what_is_no_hostlist_is_refused(text: str) -> None:
     with pytest.raises(BadHostlist):
         expand(text)
 
 
 @pytest.mark.parametrize(
-    "text", ["n[0-65536]", "n[0-65535],m1", "a[0-999]b[0-999]", "n[0-65535,0-65535]", "n[0-999999999]"]
+    "text",
+    ["n[0-65536]", "n[0-65535],m1", "a[0-999]b[0-999]", "n[0-65535,0-65535]", "n[0-999999999]"],
 )
 def test_no_list_grows_beyond_the_limit(text: str) -> None:
     with pytest.raises(BadHostlist, match="65536"):

@@ -1,4 +1,4 @@
-"""What Slurm printed, read. 22.05 is recorded, the rest is constructed: tests/data/slurm/README.md."""
+"""What Slurm printed, read. What is recorded and what constructed: tests/data/slurm/README.md."""
 
 from __future__ import annotations
 

@@ -187,7 +187,8 @@ def _fields(key: re.Pattern[str], line: str) -> tuple[dict[str, str], set[str]]:
 
 def _token(fields: Mapping[str, str], key: str) -> str:
     """A value that has no blanks; what follows is a field that we do not know."""
-    return fields.get(key, "").split(" ", 1)[0].strip()
+    words = fields.get(key, "").split(maxsplit=1)
+    return words[0] if words and not fields[key][0].isspace() else ""
 
 
 def _value(fields: Mapping[str, str], key: str) -> str:

@@ -7,7 +7,10 @@ cluster is unknown, and so it is told.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 
@@ -22,22 +25,24 @@ LONGEST_LINE_BYTES = 256 * 1024 * 1024
 GRACE_SECONDS = 5.0  # for starting Python, reading and writing
 COMMANDS_A_LOOK = 3  # the first look also asks for the configuration
 MAX_BACKOFF_SECONDS = 30.0
+END_SECONDS = 5.0
 
 
 class SlurmWatcher:
-    """`argv` is the watch process; `watch_command` makes the usual one."""
+    """`argv` is the watch process, see `watch_command`; it may be silent for `allowance_seconds`
+    beyond the pause that it announced, see `silence_allowed`."""
 
     def __init__(
         self,
         clock: Clock,
         emit: Callable[[SnapshotTaken], None],
         argv: Sequence[str],
-        timeout_seconds: float = 10.0,
+        allowance_seconds: float,
     ) -> None:
         self._clock = clock
         self._emit = emit
         self._argv = list(argv)
-        self._allowance_seconds = COMMANDS_A_LOOK * timeout_seconds + GRACE_SECONDS
+        self._allowance_seconds = allowance_seconds
 
     async def run(self) -> None:
         """Until cancelled; then the process is gone too."""
@@ -57,6 +62,7 @@ class SlurmWatcher:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 limit=LONGEST_LINE_BYTES,
+                start_new_session=True,  # a group of its own, to end scontrol with it
             )
         except OSError as error:
             return 0, f"the Slurm watcher cannot be started: {error}"
@@ -84,9 +90,10 @@ class SlurmWatcher:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        process.kill()
-    await process.wait()
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(TimeoutError):  # only if something left the group with our pipe
+        await asyncio.wait_for(process.communicate(), END_SECONDS)
 
 
 def watch_command(
@@ -95,3 +102,8 @@ def watch_command(
     """The watch process by this Python."""
     options = ["--interval", str(interval_seconds), "--timeout", str(timeout_seconds)]
     return [sys.executable, "-m", "unicrond.slurm.watch", *options, "--", *prefix]
+
+
+def silence_allowed(timeout_seconds: float) -> float:
+    """How long one look may take when each command may take `timeout_seconds`."""
+    return COMMANDS_A_LOOK * timeout_seconds + GRACE_SECONDS

@@ -1,0 +1,174 @@
+"""CommandLineSlurm over a stand-in for scontrol that prints recorded text and notes what it got."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from unicrond.errors import Refused, SlurmUnavailable
+from unicrond.model.cluster import JobState, NodeState
+from unicrond.slurm.cli import CommandLineSlurm
+from unicrond.slurm.command import SlurmCommand, plain_environment
+
+DATA = Path(__file__).parent.parent / "data/slurm/22.05"
+
+
+class HandClock:
+    def now(self) -> float:
+        return 5.0
+
+
+class StandIn:
+    """A program before scontrol: answers by what follows, in the order of `answers`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.script = folder / "stand-in"
+        self.told = folder / "told"
+        self.told.touch()
+        self._cases: list[str] = []
+
+    def answer(self, words: str, text: str = "", error: str = "", status: int = 0) -> None:
+        number = len(self._cases)
+        output, trouble = (self.script.with_suffix(f".{number}{end}") for end in ("o", "e"))
+        output.write_text(text)
+        trouble.write_text(error)
+        self._cases.append(f'*"{words}"*) cat {output}; cat {trouble} >&2; exit {status};;')
+        cases = "\n".join(self._cases)
+        self.script.write_text(
+            f'#!/bin/sh\necho "$@" >>{self.told}\ncase "$*" in\n{cases}\n*) exit 99;;\nesac\n'
+        )
+        self.script.chmod(self.script.stat().st_mode | stat.S_IXUSR)
+
+    def slurm(self) -> CommandLineSlurm:
+        return CommandLineSlurm(HandClock(), [str(self.script)], timeout_seconds=5)
+
+    @property
+    def updates(self) -> list[str]:
+        lines = self.told.read_text().splitlines()
+        return [line.split("scontrol ")[1] for line in lines if " show " not in line]
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path) -> StandIn:
+    return StandIn(tmp_path)
+
+
+@pytest.fixture
+def cluster(stand_in: StandIn) -> StandIn:
+    stand_in.answer("show config", (DATA / "config.txt").read_text())
+    stand_in.answer("show node n", (DATA / "nodes-drained.txt").read_text())
+    stand_in.answer("show node", (DATA / "nodes-drained.txt").read_text())
+    stand_in.answer("show job 1", (DATA / "job-requeued.txt").read_text())
+    stand_in.answer("show job", (DATA / "jobs-mixed.txt").read_text())
+    stand_in.answer("update")
+    return stand_in
+
+
+def test_a_snapshot_is_two_commands_and_one_more_the_first_time(cluster: StandIn) -> None:
+    slurm = cluster.slurm()
+    for _ in range(3):
+        slurm.snapshot()
+    told = cluster.told.read_text().splitlines()
+    assert len(told) == 3 * 2 + 1
+    assert "LC_ALL=C TZ=UTC SLURM_TIME_FORMAT=standard scontrol" in told[0]
+
+
+def test_records_that_stay_unknown_are_kept_and_named(cluster: StandIn) -> None:
+    seen = cluster.slurm().snapshot()
+    assert seen.at == 5.0
+    assert seen.allocations is not None
+    assert seen.allocations[5].state is JobState.UNKNOWN
+    assert "job 5: JobState stands twice" in seen.error
+    assert seen.nodes is not None
+    assert seen.nodes["n1"].state is NodeState.UP
+
+
+def test_an_empty_answer_is_unknown_and_not_no_nodes(stand_in: StandIn) -> None:
+    stand_in.answer("show config")
+    stand_in.answer("show node", "")
+    seen = stand_in.slurm().snapshot()
+    assert (seen.nodes, seen.allocations) == (None, None)
+    assert seen.error == "scontrol show node: an empty answer"
+
+
+@pytest.mark.parametrize("answer", ["", "slurm_load_jobs: nonsense\n"])
+def test_jobs_that_cannot_be_read_leave_the_nodes_known(stand_in: StandIn, answer: str) -> None:
+    stand_in.answer("show config")
+    stand_in.answer("show node", (DATA / "nodes-busy.txt").read_text())
+    stand_in.answer("show job", answer)
+    seen = stand_in.slurm().snapshot()
+    assert seen.nodes is not None
+    assert seen.allocations is None
+    assert seen.error == "scontrol show job: an empty answer"
+
+
+def test_no_jobs_in_the_system_is_a_real_none(stand_in: StandIn) -> None:
+    stand_in.answer("show config")
+    stand_in.answer("show node", (DATA / "nodes-busy.txt").read_text())
+    stand_in.answer("show job", "No jobs in the system\n")
+    seen = stand_in.slurm().snapshot()
+    assert (seen.allocations, seen.error) == ({}, "")
+
+
+def test_expediting_keeps_the_nodes_that_the_user_excluded(stand_in: StandIn) -> None:
+    text = (DATA / "job-requeued.txt").read_text()
+    stand_in.answer("show job", text.replace("ExcNodeList=(null)", "ExcNodeList=n[7-8]"))
+    stand_in.answer("update")
+    stand_in.slurm().expedite(1, ["n6", "n8"])
+    assert stand_in.updates == ["update JobId=1 StartTime=now ExcNodeList=n[6-8]"]
+
+
+def test_a_second_look_comes_before_each_act(cluster: StandIn) -> None:
+    slurm = cluster.slurm()
+    slurm.drain("n5", "unicron: node_lost incident=9")  # ours already
+    slurm.requeue(1, restarts=0)  # requeued since
+    with pytest.raises(Refused):
+        slurm.drain("n6", "unicron: node_lost incident=9")
+    assert cluster.updates == []
+
+
+def test_a_record_that_cannot_be_read_is_not_acted_on(stand_in: StandIn) -> None:
+    stand_in.answer("show job", "JobId=1 JobName=x\n")
+    with pytest.raises(SlurmUnavailable, match="UserId is missing"):
+        stand_in.slurm().requeue(1, restarts=0)
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("slurm_load_jobs error: Unable to contact slurm controller (connect failure)",
+         SlurmUnavailable),
+        ("Unexpected message received for job 17", SlurmUnavailable),
+        ("Job can not be altered now, try again later for job 3", SlurmUnavailable),
+        ("Invalid node name specified for job 1", Refused),
+        ("slurm_update error: Invalid user id", Refused),
+        ("", Refused),
+    ],
+)  # fmt: skip
+def test_slurms_no_and_its_silence_are_told_apart(
+    stand_in: StandIn, said: str, kind: type[Exception]
+) -> None:
+    stand_in.answer("show job", error=said, status=1)
+    with pytest.raises(
+        kind, match=(said or "exit status 1").replace("(", r"\(").replace(")", r"\)")
+    ):
+        stand_in.slurm().requeue(1, restarts=0)
+
+
+def test_a_command_that_hangs_is_ended(tmp_path: Path) -> None:
+    with pytest.raises(SlurmUnavailable, match=r"no answer within 0\.2 s"):
+        SlurmCommand(timeout_seconds=0.2).run("sleep", "60")
+
+
+def test_a_command_that_does_not_exist_is_unavailable() -> None:
+    with pytest.raises(SlurmUnavailable, match="cannot be started"):
+        SlurmCommand().run("no-such-scontrol")
+
+
+def test_what_a_job_left_in_the_environment_does_not_reach_slurm() -> None:
+    kept = plain_environment({"SLURM_CONF": "/c", "SLURM_CLUSTERS": "x", "LC_TIME": "de", "A": "1"})
+    assert kept == {
+        "SLURM_CONF": "/c", "A": "1", "LC_ALL": "C", "TZ": "UTC", "SLURM_TIME_FORMAT": "standard",
+    }  # fmt: skip
