@@ -16,7 +16,7 @@ from unicrond.model.decision import (
     OutcomeState,
 )
 from unicrond.model.incident import Incident, IncidentState, Scope, Severity
-from unicrond.model.run import Run
+from unicrond.model.run import Assignment, Run
 from unicrond.ports import Changes, JournalEntry
 
 
@@ -139,12 +139,13 @@ class Cycle:
 
     # actions
     def act(
-        self, incident_id: int, run: Run, kind: ActionKind, node: str = "", **args: object
+        self, incident_id: int, run: Run, kind: ActionKind, node: str = "",
+        assignment: Assignment | None = None, **args: object,
     ) -> Action:
         """A new intent, carried out once this turn is saved."""
         key = ActionKey(incident_id, run.generation, self.state.next_ordinal)
         self.state.next_ordinal += 1
-        action = Action(key, kind, run.run_id, node, dict(args))
+        action = Action(key, kind, run.run_id, node, dict(args), assignment)
         self._intents.append(action)
         self.state.pending[key] = (action, self.now)
         self.note("action", describe(action), run, incident=incident_id, node=node)

@@ -127,8 +127,8 @@ def _begin_start(cycle: Cycle, run: Run, healing: Healing) -> None:
     )
     for node in healing.nodes:
         cycle.act(
-            healing.incident_id, run, ActionKind.START_RANKS, node, generation=generation,
-            assignment=assignment, master_node=master, master_port=healing.ports[master],
+            healing.incident_id, run, ActionKind.START_RANKS, node, assignment=assignment,
+            generation=generation, master_node=master, master_port=healing.ports[master],
         )
 
 

@@ -89,7 +89,7 @@ def _leave_taken(cycle: Cycle, run: Run, gone: list[str]) -> None:
             report(
                 cycle, current,
                 Fault("lost connection", Severity.SEV1, Scope.NODE, node,
-                      f"Slurm took {node} from the job", cycle.now, lost=True),
+                      f"Slurm took {node} from the job", cycle.now, lost=(node,)),
             )
 
 
@@ -110,11 +110,13 @@ def _ended(cycle: Cycle, run: Run, allocation: Allocation) -> None:
     if allocation.restarts < run.restarts:
         return  # an old record of a job that was requeued
     if allocation.state in _INFRASTRUCTURE and run.finished_code is None and _healable(run):
+        gone = {n: replace(view, connected=False) for n, view in run.agents.items()}
+        run = cycle.put(replace(run, agents=gone))
         report(
             cycle, run,
             Fault("exited abnormally", Severity.SEV1, Scope.RUN, run.batch_host,
                   f"Slurm ended the job ({allocation.state}) although no agent said that it was over",
-                  cycle.now, lost=True),
+                  cycle.now, lost=(run.batch_host,)),
         )
         if cycle.state.runs[run.run_id].healing is not None:
             return

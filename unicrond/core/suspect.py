@@ -30,8 +30,9 @@ def look(cycle: Cycle) -> None:
         if silent[run.run_id] and not _anyone_heard(cycle, run):
             _note_once(cycle, run, "", "no agent of the run is heard: nothing can be ordered")
             continue
-        for node in silent[run.run_id]:
-            _judge(cycle, cycle.state.runs[run.run_id], node)
+        fresh = [n for n in silent[run.run_id] if _unexplained(cycle, run, n)]
+        if fresh:
+            _report(cycle, cycle.state.runs[run.run_id], fresh)
 
 
 def _silent(cycle: Cycle, run: Run) -> list[str]:
@@ -80,31 +81,41 @@ def _many(cycle: Cycle, runs: list[Run], silent: dict[int, list[str]]) -> bool:
     return True
 
 
-def _judge(cycle: Cycle, run: Run, node: str) -> None:
-    view = run.agents[node]
-    why = _veto(cycle, run, node, view)
+def _unexplained(cycle: Cycle, run: Run, node: str) -> bool:
+    """Whether nobody vouches for this node, and it was not reported already."""
+    seen = (run.run_id, run.generation, node)
+    why = _veto(cycle, run, node, run.agents[node])
     if why:
         _note_once(cycle, run, node, f"unicrond does not hear {node}, but {why}: not lost")
-        return
-    seen = (run.run_id, run.generation, node)
-    if seen in cycle.state.reported:
-        return
-    cycle.state.reported.add(seen)
-    closed = bool(view.closed_at)
-    last = view.closed_at or view.last_heard
+    elif seen not in cycle.state.reported:
+        cycle.state.reported.add(seen)
+        return True
+    return False
+
+
+def _report(cycle: Cycle, run: Run, nodes: list[str]) -> None:
+    """All that fell silent in this tick, as one fault."""
+    dead = tuple(n for n in nodes if run.agents[n].closed_at)
+    lost = tuple(n for n in nodes if n not in dead)
+    first = (lost or dead)[0]
+    last = run.agents[first].closed_at or run.agents[first].last_heard
+    what = (
+        f"{','.join(lost)} last heard {cycle.now - last:.1f} s ago, by nobody of the run since"
+        if lost
+        else f"the agent on {','.join(dead)} ended"
+    )
     report(
         cycle,
         run,
         Fault(
-            kind="exited abnormally" if closed else "lost connection",
-            severity=Severity.SEV2 if closed else Severity.SEV1,
-            scope=Scope.NODE,
-            node=node,
-            what=f"the agent on {node} ended" if closed
-            else f"{node} was last heard {cycle.now - last:.1f} s ago, by nobody of the run since",
-            noticed_at=last if closed else cycle.now,
-            lost=not closed,
-            dead_agent=closed,
+            kind="lost connection" if lost else "exited abnormally",
+            severity=Severity.SEV1 if lost else Severity.SEV2,
+            scope=Scope.NODE if len(nodes) == 1 else Scope.NODES,
+            node=first,
+            what=what,
+            noticed_at=cycle.now if lost else last,
+            lost=lost,
+            dead_agents=dead,
         ),
     )
 

@@ -32,8 +32,8 @@ class Fault:
     own: bool = True
     recurs: bool = False
     program: bool = False  # a rank failed, so progress is in question
-    lost: bool = False
-    dead_agent: bool = False
+    lost: tuple[str, ...] = ()
+    dead_agents: tuple[str, ...] = ()
     evidence: str = ""
 
 
@@ -83,10 +83,11 @@ def _changes_the_way(run: Run, fault: Fault) -> bool:
     healing = run.healing
     if healing is None:
         return False
-    if fault.lost and fault.node not in healing.lost and healing.step is HealStep.STOP:
-        return True
-    if fault.dead_agent and fault.node not in healing.spawning and healing.step is HealStep.STOP:
-        return fault.node not in healing.lost
+    known = {*healing.lost, *healing.spawning}
+    if healing.step is HealStep.STOP:
+        return not known.issuperset((*fault.lost, *fault.dead_agents)) or bool(
+            set(fault.lost) & set(healing.spawning)
+        )
     return healing.step is HealStep.START
 
 
@@ -117,16 +118,16 @@ def _count_progress(cycle: Cycle, run: Run, fault: Fault) -> Run:
 
 def _trouble(cycle: Cycle, run: Run, fault: Fault) -> Trouble:
     healing = run.healing
-    lost = healing.lost if healing else ()
-    dead = healing.spawning if healing else ()
+    lost = dict.fromkeys((*(healing.lost if healing else ()), *fault.lost))
+    dead = dict.fromkeys((*(healing.spawning if healing else ()), *fault.dead_agents))
     moves_off = _moves_off(cycle, run, fault)
     cycle.put(replace(run, last_root=fault.node))
     if moves_off and shunned_by_others(cycle.state, run, fault.node):
         drain_suspect(cycle, run, fault)
     return Trouble(
         root_node=fault.node,
-        lost=tuple(dict.fromkeys((*lost, fault.node))) if fault.lost else lost,
-        dead_agents=tuple(dict.fromkeys((*dead, fault.node))) if fault.dead_agent else dead,
+        lost=tuple(lost),
+        dead_agents=tuple(n for n in dead if n not in lost),
         moves_off=moves_off,
         what=fault.what,
     )

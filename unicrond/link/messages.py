@@ -110,10 +110,9 @@ def outcome(body: Body, now: float) -> Outcome:
 
 def order(action: Action) -> Body:
     key = action.key
-    args = {
-        name: assignment_to(value) if isinstance(value, Assignment) else value
-        for name, value in action.args.items()
-    }
+    args = dict(action.args)
+    if action.assignment is not None:
+        args["assignment"] = assignment_to(action.assignment)
     return {
         "type": "order",
         "key": {

@@ -224,9 +224,8 @@ class SimulatedAgents:
                 generation = int(str(args["generation"]))
                 self._after(STOP_SECONDS, lambda: self._stop(agent, generation, action.key))
             case ActionKind.START_RANKS:
-                assignment = args["assignment"]
-                assert isinstance(assignment, Assignment)
-                self._start(job, agent, assignment, action.key)
+                assert action.assignment is not None
+                self._start(job, agent, action.assignment, action.key)
             case ActionKind.SPAWN_AGENT:
                 self._after(SPAWN_SECONDS, lambda: self._spawn(job, str(args["target"])))
                 self._outcome(agent, action.key, OutcomeState.DONE)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from unicrond.model.mode import Mode as Mode
+from unicrond.model.run import Assignment
 from unicrond.model.strenum import StrEnum
 
 
 class ActionKind(StrEnum):
     # orders to an agent: numbers and node names only, never a command line
     STOP_RANKS = "stop_ranks"  # generation
-    START_RANKS = "start_ranks"  # assignment, master_node, master_port
+    START_RANKS = "start_ranks"  # assignment; master_node, master_port
     SPAWN_AGENT = "spawn_agent"  # target: node whose agent died
     END_RUN = "end_run"  # exit_code, reason
     # Slurm
@@ -22,12 +24,6 @@ class ActionKind(StrEnum):
     PROBE = "probe"  # TCP to the node's slurmd port
     # people
     NOTIFY = "notify"
-
-
-class Mode(StrEnum):
-    OBSERVE = "observe"  # decide and record, do not act
-    ACTIVE = "active"
-    PAUSED = "paused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +46,8 @@ class Action:
     kind: ActionKind
     run_id: int | None
     node: str = ""
-    args: dict[str, object] = field(default_factory=dict)
+    args: dict[str, object] = field(default_factory=dict)  # numbers and names only
+    assignment: Assignment | None = None  # of START_RANKS
 
 
 class OutcomeState(StrEnum):

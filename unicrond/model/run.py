@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from unicrond.model.mode import Mode
 from unicrond.model.strenum import StrEnum
-
-from unicrond.model.decision import Mode
 
 
 class RunState(StrEnum):
