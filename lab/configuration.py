@@ -132,3 +132,7 @@ def unicron_toml() -> str:
 database_url = "sqlite:////var/lib/unicron/unicron.db"
 agent_listen = "{HEAD_ADDRESS}:{AGENT_PORT}"
 """
+
+
+def agent_conf() -> str:
+    return f"[agent]\nunicrond = {HEAD_ADDRESS}:{AGENT_PORT}\n"

@@ -106,8 +106,9 @@ def _ranks(place: Place, target: Target) -> list[tuple[Process, Hit]]:
 
 
 def _is_rank(process: Process, variables: dict[str, str]) -> bool:
-    """The outermost process that has RANK: workers of a rank inherit it."""
-    return "RANK" in variables and "RANK" not in processes.environment(process.parent)
+    """The leader of its process group, and outermost: a rank's workers inherit its RANK."""
+    outermost = "RANK" not in processes.environment(process.parent)
+    return "RANK" in variables and outermost and processes.leads_its_group(process)
 
 
 def _is_agent(process: Process, variables: dict[str, str]) -> bool:

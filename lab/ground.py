@@ -9,7 +9,6 @@ import re
 import secrets
 import shutil
 import stat
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -139,6 +138,7 @@ def _configuration_files(
         "/etc/slurm/slurm.conf": configuration.slurm_conf(spec),
         "/etc/slurm/gres.conf": configuration.gres_conf(spec, paths),
         "/etc/unicron/unicron.toml": spec.unicron_toml or configuration.unicron_toml(),
+        "/etc/unicron/agent.conf": configuration.agent_conf(),
         "/var/lib/mysql-grants.sql": configuration.database_grants(),
     }
     cgroup = configuration.cgroup_conf(slurm_version)
@@ -158,26 +158,24 @@ def _give(path: Path, owner: str, mode: int) -> None:
 def start_head(paths: LabPaths) -> int:
     """Start the lab's first process, wait for its mounts; its process id."""
     log = paths.log / "init.log"
-    with log.open("a") as output:
-        subprocess.Popen(
-            _init(paths, "head", processes.HEAD_MARK, "head"),
-            stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-            cwd="/", start_new_session=True, env={"PATH": os.environ["PATH"]},
-        )  # fmt: skip
+    processes.run(_orphan(paths, log, "head.sh", processes.HEAD_MARK, "head"))
     return _await_init(lambda: processes.head_init(paths.name), "head", log)
 
 
 def start_node(paths: LabPaths, head: int, node: str) -> int:
-    """Start a node's first process; orphaned at once, so that it belongs to the lab alone."""
+    """The same for a node, inside the lab."""
     log = paths.log / f"init-{node}.log"
-    init = _init(paths, "node", processes.NODE_MARK, node)
-    start = 'log=$1; shift; setsid "$@" </dev/null >>"$log" 2>&1 &'
-    processes.run(processes.enter(head, ["/bin/sh", "-c", start, "start", str(log), *init]))
+    start = _orphan(paths, log, "node.sh", processes.NODE_MARK, node)
+    processes.run(processes.enter(head, start))
     return _await_init(lambda: processes.node_inits(paths.name).get(node), node, log)
 
 
-def _init(paths: LabPaths, script: str, mark: str, host: str) -> list[str]:
-    return [*UNSHARE, f"{paths.state}/{script}.sh", mark, paths.name, host, str(paths.state)]
+def _orphan(paths: LabPaths, log: Path, script: str, mark: str, host: str) -> list[str]:
+    """Start an init that belongs to nobody: it outlives this process."""
+    init = [*UNSHARE, f"{paths.state}/{script}", mark, paths.name, host, str(paths.state)]
+    start = 'log=$1; shift; cd /; setsid "$@" </dev/null >>"$log" 2>&1 &'
+    clean = ["env", "-i", f"PATH={os.environ['PATH']}"]
+    return [*clean, "/bin/sh", "-c", start, "start", str(log), *init]
 
 
 def _await_init(find: Callable[[], int | None], what: str, log: Path) -> int:

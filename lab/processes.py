@@ -67,6 +67,13 @@ def environment(pid: int) -> dict[str, str]:
     return dict(entry.split("=", 1) for entry in text.split("\0") if "=" in entry)
 
 
+def leads_its_group(process: Process) -> bool:
+    try:
+        return os.getpgid(process.pid) == process.pid
+    except ProcessLookupError:
+        return False
+
+
 def carriers(lab: str) -> list[Process]:
     """The lab's inits, and whatever is about to become one: all that `down` has to end."""
     return [p for p in every_process() if p.uid == 0 and _mark(p, lab) is not None]

@@ -23,6 +23,7 @@ VARIABLES = {
     "LANG": "C.UTF-8",
 }
 UNICROND_MARK = "unicron-lab-unicrond"
+PAUSE = ("sleep", "1")
 
 DATABASE = ["/usr/sbin/mariadbd", "--no-defaults", "--datadir=/var/lib/mysql",
             "--socket=/run/mysqld/mysqld.sock", "--pid-file=/run/mysqld/mysqld.pid",
@@ -33,12 +34,11 @@ MAKE_DATABASE = ["mariadb-install-db", "--no-defaults", "--datadir=/var/lib/mysq
                  "--auth-root-authentication-method=socket", "--skip-test-db"]  # fmt: skip
 
 # A process group of its own: when the daemon ends, what it leaves is killed, as a unit's would be.
-UNICROND_LOOP = """set -m
-while :; do
-    setpriv --reuid unicron --regid unicron --init-groups -- \
+UNICROND_LOOP = """while :; do
+    setsid setpriv --reuid unicron --regid unicron --init-groups -- \
         /opt/unicron/bin/unicrond --config /etc/unicron/unicron.toml &
     wait $!
-    kill -KILL -- -$! 2>/dev/null
+    kill -KILL -$! 2>/dev/null
     sleep 1
 done
 """
@@ -132,7 +132,7 @@ def kill_unicrond(head: int, *, keep_down: bool) -> list[Process]:
     loop = unicrond_loop(head)
     if loop is None:
         raise LabError("unicrond does not run")
-    daemon = [p for p in _children(head, loop) if p.name != "sleep"]
+    daemon = [p for p in _children(head, loop) if p.arguments != PAUSE]
     if not daemon:
         raise LabError("unicrond is between two starts; its log is /var/log/unicron/unicrond.log")
     if keep_down:
@@ -151,7 +151,7 @@ def unicrond_loop(head: int) -> Process | None:
 
 def unicrond_running(head: int) -> bool:
     loop = unicrond_loop(head)
-    return loop is not None and any(p.name != "sleep" for p in _children(head, loop))
+    return loop is not None and any(p.arguments != PAUSE for p in _children(head, loop))
 
 
 def _children(head: int, parent: Process) -> list[Process]:
