@@ -12,6 +12,7 @@ from unicrond.link.client import DaemonLink
 from unicrond.link.fakecredentials import FakeRealm
 from unicrond.link.frames import Body
 from unicrond.link.handshake import SPEAKS, Identity, Verdict, Versions, dial_unicrond
+from unicrond.link.pace import Pace
 from unicrond.link.server import Limits, LinkServer
 from unicrond.link.session import Hands, shake
 from unicrond.model.events import AgentBeat, AgentJoined, AgentLeft, Event
@@ -20,6 +21,7 @@ DAEMON_UID = 64000
 USER_UID = 1000
 RUN = 7
 DEFAULT_LIMITS = Limits()
+FAST = Pace(beat_seconds=0.2, silence_seconds=0.6, longest_retry_seconds=0.2, spare_seconds=0.3)
 
 
 class SystemClock:
@@ -174,6 +176,7 @@ class Agent:
         trusted: frozenset[int] = frozenset({DAEMON_UID}),
         speaks: Versions = SPEAKS,
         ports: tuple[int, ...] = (),
+        pace: Pace = FAST,
     ) -> asyncio.Task[None]:
         self.link = DaemonLink(
             [("127.0.0.1", port) for port in ports or (self.port,)],
@@ -183,6 +186,7 @@ class Agent:
             self.world.realm.user(uid),
             trusted,
             speaks,
+            pace,
         )
         self.link.beat(state())
         self.task = asyncio.get_running_loop().create_task(self.link.run())

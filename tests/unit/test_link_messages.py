@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
 from linkworld import registration, state
+
 from unicrond.errors import ProtocolError
 from unicrond.link import messages
 from unicrond.link.frames import FRAME_LIMIT_BYTES, decode_body, encode_body
@@ -105,10 +105,12 @@ def test_an_odd_outcome_is_refused(change: dict[str, object]) -> None:
 
 def test_an_order_for_ten_thousand_ranks_fits_a_frame_and_comes_back_whole() -> None:
     slots = tuple(Slot(n, f"{n:032x}", f"node-{n // 8:04}", n % 8) for n in range(10_000))
-    args: dict[str, object] = {"assignment": Assignment(2, "o", slots), "master_node": "n1"}
-    action = Action(ActionKey(4, 2, 1), ActionKind.START_RANKS, 7, "n1", args)
+    given = Assignment(2, "o", slots)
+    args: dict[str, object] = {"master_node": "n1"}
+    key = ActionKey(4, 2, 1)
+    action = Action(key, ActionKind.START_RANKS, 7, "n1", args, assignment=given)
     data = encode_body({"v": 1, **messages.order(action)})
     assert len(data) < FRAME_LIMIT_BYTES
     body = decode_body(data)
     assert body["key"] == {"incident_id": 4, "generation": 2, "ordinal": 1}
-    assert messages.assignment_from(body["args"]["assignment"]) == args["assignment"]
+    assert messages.assignment_from(body["args"]["assignment"]) == given

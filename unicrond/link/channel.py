@@ -163,6 +163,14 @@ class Channel(asyncio.Protocol):
         self.close(f"the connection ended: {exc or 'closed by the peer'}", by_peer=not gave_up)
 
 
+async def dial(host: str, port: int, timeout_seconds: float) -> Channel:
+    """OSError when nobody is there, asyncio.TimeoutError when nobody answers."""
+    channel = Channel(dialer=True)
+    connecting = asyncio.get_running_loop().create_connection(lambda: channel, host, port)
+    await asyncio.wait_for(connecting, timeout_seconds)
+    return channel
+
+
 def _tune(sock: socket.socket) -> None:
     tcp = socket.IPPROTO_TCP
     sock.setsockopt(tcp, socket.TCP_NODELAY, 1)

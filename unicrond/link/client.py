@@ -17,22 +17,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from unicrond.errors import ProtocolError, Refused, Unavailable
 from unicrond.link import fields
-from unicrond.link.channel import Channel
+from unicrond.link.channel import Channel, dial
 from unicrond.link.credentials import Credentials
 from unicrond.link.frames import Body, encode_body
 from unicrond.link.handshake import SPEAKS, Identity, Refusal, Versions, dial_unicrond
+from unicrond.link.pace import PACE, Pace
 from unicrond.link.session import Hands, fresh_nonce, shake
 from unicrond.link.spool import Spool
 
 log = logging.getLogger(__name__)
 
-BEAT_SECONDS = 1.0
-SILENCE_SECONDS = 3.0  # nothing heard for so long: dial anew
 CONNECT_SECONDS = 3.0
 HANDSHAKE_SECONDS = 15.0
-FIRST_RETRY_SECONDS = 0.05
-LONGEST_RETRY_SECONDS = 1.0
-REFUSED_RETRY_SECONDS = 30.0
 _SPACING_SECONDS = 0.02  # of two beats sent for a change
 _BEATS_REMEMBERED = 64
 _URGENT = ("phase", "generation", "stopped_generation", "assignment")
@@ -51,6 +47,7 @@ class DaemonLink:
         credentials: Credentials,
         trusted_uids: Iterable[int],
         speaks: Versions = SPEAKS,
+        pace: Pace = PACE,
     ) -> None:
         self._addresses = itertools.cycle(addresses)
         self._identity = identity
@@ -59,6 +56,7 @@ class DaemonLink:
         self._hands = Hands(credentials)
         self._trusted_uids = frozenset(trusted_uids)
         self._speaks = speaks
+        self._pace = pace
         self._channel: Channel | None = None  # registered and open
         self._spool = Spool()
         self._drained = asyncio.Event()
@@ -151,31 +149,28 @@ class DaemonLink:
             heard_before = self.last_heard
             refusal = await self._one_connection(*next(self._addresses))
             failures = 0 if self.last_heard > heard_before else failures + 1
-            wait = min(LONGEST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2 ** min(failures, 10))
+            wait = self._pace.retry_seconds(failures)
             if refusal is not None and not refusal.retry:
-                wait = REFUSED_RETRY_SECONDS
+                wait = self._pace.refused_retry_seconds
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))
 
     async def _one_connection(self, host: str, port: int) -> Refusal | None:
-        loop = asyncio.get_running_loop()
-        channel = Channel(dialer=True)
         try:
-            dialing = loop.create_connection(lambda: channel, host, port)
-            await asyncio.wait_for(dialing, CONNECT_SECONDS)
-            shaking = self._greet(channel)
-            refusal = await asyncio.wait_for(shaking, HANDSHAKE_SECONDS)
-            if refusal is None:
-                refusal = await self._serve(channel)
+            channel = await dial(host, port, CONNECT_SECONDS)
+        except (OSError, asyncio.TimeoutError) as error:
+            self._note(f"unicrond at {host}:{port} cannot be reached: {error or 'no answer'}")
+            return None
+        try:
+            refusal = await asyncio.wait_for(self._greet(channel), HANDSHAKE_SECONDS)
+            return refusal or await self._serve(channel)
         except asyncio.TimeoutError:
             self._note(f"unicrond at {host}:{port} does not answer")
-            return None
-        except (OSError, ProtocolError, Refused, Unavailable) as error:
+        except (ProtocolError, Refused, Unavailable) as error:
             self._note(f"no link to unicrond at {host}:{port}: {error}")
-            return None
         finally:
             self._channel = None
             channel.close("this side is done with it", abort=True)
-        return refusal
+        return None
 
     async def _greet(self, channel: Channel) -> Refusal | None:
         handshake = dial_unicrond(self._identity, fresh_nonce(), self._trusted_uids, self._speaks)
@@ -212,9 +207,9 @@ class DaemonLink:
         channel.start(on_body, lambda reason, _: end(None, f"lost unicrond: {reason}"))
         while not ended.done():
             self._send_beat()
-            await asyncio.wait({ended}, timeout=BEAT_SECONDS)
-            if time.monotonic() - channel.last_heard > SILENCE_SECONDS:
-                end(None, f"unicrond is silent for {SILENCE_SECONDS:.0f} s")
+            await asyncio.wait({ended}, timeout=self._pace.beat_seconds)
+            if time.monotonic() - channel.last_heard > self._pace.silence_seconds:
+                end(None, f"unicrond is silent for {self._pace.silence_seconds:.0f} s")
         return ended.result()
 
     def _register(self, channel: Channel) -> None:

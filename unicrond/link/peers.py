@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from unicrond.errors import ProtocolError
 from unicrond.link import fields
-from unicrond.link.channel import Channel
+from unicrond.link.channel import Channel, dial
 from unicrond.link.frames import Body, encode_body
 from unicrond.link.handshake import (
     SPEAKS,
@@ -29,23 +29,19 @@ from unicrond.link.handshake import (
     accept_peer,
     dial_peer,
 )
+from unicrond.link.pace import PACE, Pace
 from unicrond.link.session import fresh_nonce, shake
 
 log = logging.getLogger(__name__)
 
 HUBS = 3
-BEAT_SECONDS = 1.0
-SILENCE_SECONDS = 3.0
 CONNECT_SECONDS = 2.0
-HANDSHAKE_SECONDS = 5.0
-FIRST_RETRY_SECONDS = 0.1
-LONGEST_RETRY_SECONDS = 2.0
+HANDSHAKE_SECONDS = 2.0
 PORT_ATTEMPTS = 8
 _LISTEN_RETRY_SECONDS = 5.0
 _HALF_OPEN = 64
 _RETRIES_AT_ONCE = 16
 _ROUND_SECONDS = 0.1
-_SPARE_LINK_SECONDS = 5.0  # a link beyond the hubs is kept for so long
 
 
 def ports(run_id: int) -> list[int]:
@@ -66,6 +62,7 @@ class PeerMesh:
         on_message: Callable[[str, Body], None],
         listen_host: str = "0.0.0.0",
         speaks: Versions = SPEAKS,
+        pace: Pace = PACE,
     ) -> None:
         self._me = identity
         self._order = {node: index for index, node in enumerate(nodes)}
@@ -75,8 +72,9 @@ class PeerMesh:
         self._on_message = on_message
         self._listen_host = listen_host
         self._speaks = speaks
+        self._pace = pace
         self._links: dict[str, _Link] = {}
-        self._dials: dict[str, _Dial] = {node: _Dial() for node in self._lower}
+        self._dials: dict[str, _Attempts] = {node: _Attempts() for node in self._lower}
         self._greeting: set[asyncio.Task[None]] = set()
         self._beat: Body = {}
         self._crowded_since: float | None = None
@@ -134,7 +132,7 @@ class PeerMesh:
                     listen_again = now + _LISTEN_RETRY_SECONDS
                 if now >= beat_due:
                     self._send_beats(now)
-                    beat_due = now + BEAT_SECONDS
+                    beat_due = now + self._pace.beat_seconds
                 self._drop_silent(now)
                 self._dial_hubs(now)
                 await asyncio.sleep(_ROUND_SECONDS)
@@ -158,7 +156,8 @@ class PeerMesh:
     def _close(self, server: asyncio.Server | None) -> None:
         if server is not None:
             server.close()
-        for task in (*self._greeting, *(dial.task for dial in self._dials.values() if dial.task)):
+        dialing = (attempts.task for attempts in self._dials.values() if attempts.task)
+        for task in (*self._greeting, *dialing):
             task.cancel()
         for link in tuple(self._links.values()):
             link.channel.close("this agent ends")
@@ -175,26 +174,30 @@ class PeerMesh:
 
     def _drop_silent(self, now: float) -> None:
         for node, link in tuple(self._links.items()):
-            if now - link.channel.last_heard > SILENCE_SECONDS:
+            if now - link.channel.last_heard > self._pace.silence_seconds:
                 log.info("peer is silent node=%s", node)
-                link.channel.close(f"nothing heard for {SILENCE_SECONDS:.0f} s", abort=True)
+                link.channel.close("it is silent", abort=True)
 
     # ------------------------------------------------------------ dialing
 
     def _dial_hubs(self, now: float) -> None:
         """Goes up from the lowest node until three are linked or may soon be."""
         hopeful = linked = 0
-        retries = sum(dial.task is not None for dial in self._dials.values())
+        retries = sum(attempts.task is not None for attempts in self._dials.values())
         for node in self._lower:
-            dial = self._dials[node]
+            attempts = self._dials[node]
             if node in self._links:
                 linked += 1
                 if linked > HUBS:
                     self._drop_spare(node, now)
-            elif hopeful < HUBS and dial.due(now) and (dial.fresh or retries < _RETRIES_AT_ONCE):
-                dial.task = asyncio.get_running_loop().create_task(self._dial(node, dial))
+            elif (
+                hopeful < HUBS
+                and attempts.due(now)
+                and (attempts.fresh or retries < _RETRIES_AT_ONCE)
+            ):
+                attempts.task = asyncio.get_running_loop().create_task(self._reach(node, attempts))
                 retries += 1
-            hopeful += node in self._links or dial.fresh
+            hopeful += node in self._links or attempts.fresh
         if linked <= HUBS:
             self._crowded_since = None
 
@@ -202,51 +205,47 @@ class PeerMesh:
         """A hub is back, so the one that stood in for it is let go, but not at once."""
         if self._crowded_since is None:
             self._crowded_since = now
-        elif now - self._crowded_since > _SPARE_LINK_SECONDS:
+        elif now - self._crowded_since > self._pace.spare_seconds:
             self._links[node].channel.close("a lower hub is back")
 
-    async def _dial(self, node: str, dial: _Dial) -> None:
+    async def _reach(self, node: str, attempts: _Attempts) -> None:
         try:
             if await self._dial_ports(node):
-                dial.failures = 0
+                attempts.failures = 0
                 return
-            dial.failures += 1
-            wait = min(LONGEST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2 ** min(dial.failures, 10))
-            dial.again_at = time.monotonic() + wait * random.uniform(0.5, 1.0)
+            attempts.failures += 1
+            wait = self._pace.retry_seconds(attempts.failures) * random.uniform(0.5, 1.0)
+            attempts.again_at = time.monotonic() + wait
         finally:
-            dial.task = None
+            attempts.task = None
 
     async def _dial_ports(self, node: str) -> bool:
-        """An agent of another run may hold the first port, so each is tried; silence ends it."""
+        """A stranger may hold a port, so each is tried; a node without answer has no other."""
         for port in ports(self._me.run_id):
             try:
-                if await self._dial_port(node, port):
-                    return True
-            except (OSError, ProtocolError) as error:
-                log.debug("peer not reached node=%s port=%d error=%s", node, port, error)
-                if isinstance(error, ConnectionRefusedError):
-                    continue
-            except asyncio.TimeoutError:
+                channel = await dial(self._address_of(node), port, CONNECT_SECONDS)
+            except ConnectionRefusedError:
+                continue
+            except (OSError, asyncio.TimeoutError):
                 return False
+            if await self._introduce(node, channel):
+                return True
         return False
 
-    async def _dial_port(self, node: str, port: int) -> bool:
-        channel = Channel(dialer=True)
+    async def _introduce(self, node: str, channel: Channel) -> bool:
+        handshake = dial_peer(self._me, node, self._secret, fresh_nonce(), self._speaks)
         try:
-            connecting = asyncio.get_running_loop().create_connection(
-                lambda: channel, self._address_of(node), port
-            )
-            await asyncio.wait_for(connecting, CONNECT_SECONDS)
-            handshake = dial_peer(self._me, node, self._secret, fresh_nonce(), self._speaks)
             end = await asyncio.wait_for(shake(channel, handshake), HANDSHAKE_SECONDS)
             if isinstance(end, Refusal):
                 log.debug("peer refuses node=%s reason=%s", node, end.reason)
-                return False
-            self._join(node, channel)
-            return True
+            else:
+                self._join(node, channel)
+        except (ProtocolError, asyncio.TimeoutError) as error:
+            log.debug("peer not reached node=%s error=%s", node, error)
         finally:
             if not channel.started:
-                channel.close("not wanted", abort=True)
+                channel.close("the handshake did not end", abort=True)
+        return channel.started
 
     # ------------------------------------------------------------ listening
 
@@ -285,8 +284,8 @@ class PeerMesh:
     def _lost(self, node: str, link: _Link) -> None:
         if self._links.get(node) is link:
             del self._links[node]
-            if (dial := self._dials.get(node)) is not None:
-                dial.failures = 1  # the next node is dialed at once too
+            if (attempts := self._dials.get(node)) is not None:
+                attempts.failures = 1  # the next node is dialed at once too
 
     def _take(self, node: str, link: _Link, body: Body) -> None:
         self.heard[node] = time.monotonic()
@@ -327,7 +326,7 @@ class _Link:
         return self.channel.send({**body, "v": self.channel.version})
 
 
-class _Dial:
+class _Attempts:
     """Attempts to reach one lower node."""
 
     def __init__(self) -> None:
