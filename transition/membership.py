@@ -50,17 +50,23 @@ def choose(run: Run, trouble: Trouble, restarts_allowed: int) -> Choice:
     nodes = good_nodes(run, trouble, shunned)
     before = len(run.assignment.nodes) if run.assignment else len(run.nodes)
     if run.restarts_without_progress >= restarts_allowed:
-        step, reason = HealStep.END, (
-            f"{trouble.what}; {run.restarts_without_progress} restarts in a row made no progress: "
-            f"ending run {run.run_id} with exit code {NO_RESTART}"
+        step, reason = (
+            HealStep.END,
+            (
+                f"{trouble.what}; {run.restarts_without_progress} restarts in a row made no progress: "
+                f"ending run {run.run_id} with exit code {NO_RESTART}"
+            ),
         )
     elif len(nodes) >= run.min_nodes:
         step = HealStep.STOP
         reason = _go_on(run, trouble, nodes, before)
     else:
-        step, reason = HealStep.REQUEUE, (
-            f"{trouble.what}; {len(nodes)} good nodes are left and run {run.run_id} needs "
-            f"{run.min_nodes}: requeueing it"
+        step, reason = (
+            HealStep.REQUEUE,
+            (
+                f"{trouble.what}; {len(nodes)} good nodes are left and run {run.run_id} needs "
+                f"{run.min_nodes}: requeueing it"
+            ),
         )
     return Choice(step, nodes, shunned, reason, _weighed(step, nodes, before, run))
 
@@ -73,10 +79,14 @@ def good_nodes(run: Run, trouble: Trouble, shunned: tuple[str, ...]) -> tuple[st
 
 
 def assign(run: Run, generation: int, order: str, nodes: tuple[str, ...]) -> Assignment:
-    """A generation of new members, ranks in node order. Ids never repeat because orders do not."""
+    """A generation of new members, ranks in node order. Member ids repeat as little as orders."""
     slots = tuple(
-        Slot(rank=i * run.ranks_per_node + k, member=f"{order}.{i * run.ranks_per_node + k}",
-             node=node, local_rank=k)
+        Slot(
+            rank=i * run.ranks_per_node + k,
+            member=f"{order}.{i * run.ranks_per_node + k}",
+            node=node,
+            local_rank=k,
+        )
         for i, node in enumerate(nodes)
         for k in range(run.ranks_per_node)
     )

@@ -3,7 +3,7 @@
     events ─> Core.step ─> save (all or nothing) ─> look again ─> carry out
 
 Nothing is carried out that was not saved. While the store does not answer, changes are kept and
-merged, and no action is taken; events that were acknowledged to nobody are repeated by their sources.
+merged, and no action is taken; what was not acknowledged is repeated by its source.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Engine:
         self.store_error = ""
 
     def turn(self, now: float, events: Iterable[Event]) -> bool:
-        """Makes one turn; False when the store did not take it, and then nothing was carried out."""
+        """Makes one turn. False: the store did not take it, and nothing was carried out."""
         refused, self._refused = self._refused, []
         changes = self.core.step(now, (*refused, *events))
         self._backlog = merge(self._backlog, changes) if self._backlog else changes

@@ -1,6 +1,6 @@
 """The ports: what the core needs of the world, in our nouns.
 
-Each port has one contract suite (tests/contract) that runs over its shipped fake and every real one.
+Each port has one contract suite (tests/contract), run over its shipped fake and every real one.
 Clock     system | simulated
 Slurm     command line | simulated (unicrond/slurm/simulated.py)
 Agents    link server | simulated

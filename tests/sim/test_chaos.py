@@ -6,7 +6,7 @@ import random
 
 import pytest
 from checkers import Checkers
-from world import DyingStore, Killed, World
+from world import DyingStore, KilledError, World
 
 from db.memory import MemoryStore
 from unicrond.core.policy import Policy
@@ -21,15 +21,18 @@ CALM_SECONDS = 400.0
 def chaos(seed: int) -> World:
     """Two or three runs of two users on eight nodes, two minutes of faults, then peace."""
     dice = random.Random(seed)
-    policy = Policy(mode=dice.choice([Mode.ACTIVE, Mode.ACTIVE, Mode.OBSERVE]),
-                    drains_per_hour=dice.choice([1, 4]))
+    policy = Policy(
+        mode=dice.choice([Mode.ACTIVE, Mode.ACTIVE, Mode.OBSERVE]),
+        drains_per_hour=dice.choice([1, 4]),
+    )
     world = World(policy=policy, early_return_fails=dice.random() < 0.3)
     world.checks.append(Checkers())
     world.nodes(8)
     for i in range(dice.randint(2, 3)):
         size = dice.randint(1, 3)
-        world.submit(size, min_nodes=dice.randint(1, size), steps=100_000,
-                     user=f"u{i % 2}", uid=1001 + i % 2)
+        world.submit(
+            size, min_nodes=dice.randint(1, size), steps=100_000, user=f"u{i % 2}", uid=1001 + i % 2
+        )
     world.pass_seconds(10)
     for _ in range(dice.randint(1, 8)):
         fault(world, dice)
@@ -113,9 +116,15 @@ def end_state(world: World) -> tuple[object, ...]:
     run = world.run(1)
     loss = run.loss_of("n1")
     nodes = world.slurm.snapshot().nodes or {}
-    return (run.state, run.generation, run.assignment and run.assignment.nodes,
-            loss and loss.state, nodes["n1"].reason, len(world.core.state.incidents),
-            len(world.core.state.pending))
+    return (
+        run.state,
+        run.generation,
+        run.assignment and run.assignment.nodes,
+        loss and loss.state,
+        nodes["n1"].reason,
+        len(world.core.state.incidents),
+        len(world.core.state.pending),
+    )
 
 
 def undisturbed() -> tuple[int, tuple[object, ...]]:
@@ -141,7 +150,7 @@ def test_killed_at_any_write_the_end_is_the_same(write: int, after: bool) -> Non
             world.cut("n1")
         try:
             world.tick()
-        except Killed:
+        except KilledError:
             world.kill_unicrond()
             world.start_unicrond()
     assert end_state(world) == EXPECTED

@@ -39,8 +39,12 @@ def test_a_killed_rank_restarts_all_ranks_on_the_same_nodes(world: World) -> Non
     job = running(world)
     before = world.run(job)
     world.agents.kill_rank(job, "n2")
-    took = world.until(lambda: world.run(job).generation > before.generation
-                       and world.run(job).state is RunState.RUNNING)
+    took = world.until(
+        lambda: (
+            world.run(job).generation > before.generation
+            and world.run(job).state is RunState.RUNNING
+        )
+    )
     assert world.run(job).assignment.nodes == before.assignment.nodes
     assert took < 3
     assert ActionKind.DRAIN not in kinds(world)
@@ -50,8 +54,9 @@ def test_a_killed_rank_restarts_all_ranks_on_the_same_nodes(world: World) -> Non
 def test_a_lost_node_leaves_and_the_run_goes_on_after_the_lease(world: World, node: str) -> None:
     job = running(world, min_nodes=2)
     world.cut(node)
-    took = world.until(lambda: world.run(job).generation == 2
-                       and world.run(job).state is RunState.RUNNING)
+    took = world.until(
+        lambda: world.run(job).generation == 2 and world.run(job).state is RunState.RUNNING
+    )
     assert world.core.state.policy.lease_seconds < took < 10
     assert node not in world.run(job).assignment.nodes
     world.until(lambda: world.slurm.snapshot().nodes[node].reason.startswith("unicron: "))
@@ -62,8 +67,9 @@ def test_a_lost_node_leaves_and_the_run_goes_on_after_the_lease(world: World, no
 def test_a_lost_node_below_the_minimum_requeues_the_run_at_once(world: World) -> None:
     job = running(world)
     world.cut("n2")
-    took = world.until(lambda: world.run(job).restarts == 1
-                       and world.run(job).state is RunState.RUNNING)
+    took = world.until(
+        lambda: world.run(job).restarts == 1 and world.run(job).state is RunState.RUNNING
+    )
     assert took < 60  # Slurm alone: 40 s for the loss, 120 s in the queue
     assert "n2" not in world.run(job).nodes
     assert world.run(job).generation == 1001
@@ -92,8 +98,7 @@ def test_a_node_back_before_the_next_generation_stays_in_it(world: World) -> Non
     world.cut("n2")
     world.pass_seconds(4.5)
     world.restore("n2")
-    world.until(lambda: world.run(job).generation == 2
-                and world.run(job).state is RunState.RUNNING)
+    world.until(lambda: world.run(job).generation == 2 and world.run(job).state is RunState.RUNNING)
     assert len(world.run(job).assignment.nodes) == 3
     world.pass_seconds(120)
     assert world.run(job).loss_of("n2").state is LossState.RETURNED
@@ -103,8 +108,9 @@ def test_a_node_back_before_the_next_generation_stays_in_it(world: World) -> Non
 def test_a_dead_agent_is_started_again_and_its_node_is_not_drained(world: World) -> None:
     job = running(world)
     world.agents.kill_agent(job, "n3")
-    took = world.until(lambda: world.run(job).generation == 2
-                       and world.run(job).state is RunState.RUNNING)
+    took = world.until(
+        lambda: world.run(job).generation == 2 and world.run(job).state is RunState.RUNNING
+    )
     assert took < 10
     assert len(world.run(job).assignment.nodes) == 3
     assert ActionKind.DRAIN not in kinds(world)
@@ -129,8 +135,9 @@ def test_observing_decides_and_leaves_the_healing_to_the_agents() -> None:
     world.nodes(3)
     job = running(world)
     world.agents.kill_rank(job, "n2")
-    took = world.until(lambda: world.run(job).generation == 2
-                       and world.run(job).state is RunState.RUNNING)
+    took = world.until(
+        lambda: world.run(job).generation == 2 and world.run(job).state is RunState.RUNNING
+    )
     assert 60 <= took < 65
     assert world.performed == []
     assert world.core.state.incidents == {}
@@ -153,8 +160,7 @@ def test_a_job_that_slurm_fails_for_its_early_batch_host_is_requeued() -> None:
     world.until(lambda: world.run(job).generation == 2)
     world.until(lambda: world.slurm.snapshot().nodes["n1"].state is NodeState.DOWN)
     world.restore("n1")
-    world.until(lambda: world.run(job).restarts == 1
-                and world.run(job).state is RunState.RUNNING)
+    world.until(lambda: world.run(job).restarts == 1 and world.run(job).state is RunState.RUNNING)
     assert world.core.state.incidents == {}
 
 
@@ -162,8 +168,9 @@ def test_slurmctld_away_for_minutes_delays_the_drain_and_not_the_healing(world: 
     job = running(world, min_nodes=2)
     world.slurm.stop_controller()
     world.cut("n2")
-    took = world.until(lambda: world.run(job).generation == 2
-                       and world.run(job).state is RunState.RUNNING)
+    took = world.until(
+        lambda: world.run(job).generation == 2 and world.run(job).state is RunState.RUNNING
+    )
     assert took < 10
     world.pass_seconds(60)
     world.slurm.start_controller()
@@ -179,6 +186,7 @@ def test_unicrond_killed_in_the_middle_of_a_heal_goes_on_with_it(world: World) -
     world.kill_unicrond()
     world.pass_seconds(2)
     world.start_unicrond()
-    took = world.until(lambda: world.run(job).generation == 2
-                       and world.run(job).state is RunState.RUNNING)
+    took = world.until(
+        lambda: world.run(job).generation == 2 and world.run(job).state is RunState.RUNNING
+    )
     assert took < 15

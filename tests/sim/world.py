@@ -57,13 +57,28 @@ class World:
         for i in range(1, count + 1):
             self.slurm.add_node(f"n{i}", gpus)
 
-    def submit(self, nodes: int, *, min_nodes: int | None = None, steps: int = 10_000,
-               user: str = "alice", uid: int = 1001) -> int:
+    def submit(
+        self,
+        nodes: int,
+        *,
+        min_nodes: int | None = None,
+        steps: int = 10_000,
+        user: str = "alice",
+        uid: int = 1001,
+    ) -> int:
         job = self.slurm.submit(nodes, gpus_per_node=1, user=user, uid=uid)
         wish = Run(
-            run_id=job, name=f"run{job}", user=user, uid=uid, weight=1.0,
-            min_nodes=min_nodes or nodes, max_nodes=nodes, ranks_per_node=1, nodes=(),
-            batch_host="", restarts=0,
+            run_id=job,
+            name=f"run{job}",
+            user=user,
+            uid=uid,
+            weight=1.0,
+            min_nodes=min_nodes or nodes,
+            max_nodes=nodes,
+            ranks_per_node=1,
+            nodes=(),
+            batch_host="",
+            restarts=0,
         )
         self.wishes[job] = (wish, steps)
         return job
@@ -129,8 +144,12 @@ class World:
             elif self._started.get(job) != allocation.restarts:
                 self._started[job] = allocation.restarts
                 self.agents.end_job(job)
-                here = replace(wish, nodes=allocation.nodes, restarts=allocation.restarts,
-                               batch_host=allocation.batch_host)
+                here = replace(
+                    wish,
+                    nodes=allocation.nodes,
+                    restarts=allocation.restarts,
+                    batch_host=allocation.batch_host,
+                )
                 self.agents.start_job(here, steps)
             else:
                 self._kill_taken(job, allocation.nodes)
@@ -146,9 +165,9 @@ class World:
     def _end_empty(self, job: int, allocation: Allocation) -> None:
         """srun ends with its last task, and with it the batch script, where its host still is."""
         running = self.agents.jobs.get(job)
-        if running and not any(agent.alive for agent in running.agents.values()):
-            if allocation.batch_host in allocation.nodes:
-                self.slurm.end(job, 137)
+        empty = running and not any(agent.alive for agent in running.agents.values())
+        if empty and allocation.batch_host in allocation.nodes:
+            self.slurm.end(job, 137)
 
     def _requeue(self, job: int, restarts: int) -> None:
         try:
@@ -166,7 +185,9 @@ class World:
             return
         if action.kind is ActionKind.PROBE:
             reached = action.node not in self.agents.cut | self.agents.cut_from_unicrond
-            outcome = Outcome(action.key, self.clock.at, OutcomeState.DONE, data={"passed": reached})
+            outcome = Outcome(
+                action.key, self.clock.at, OutcomeState.DONE, data={"passed": reached}
+            )
         elif action.kind is ActionKind.NOTIFY:
             outcome = Outcome(action.key, self.clock.at, OutcomeState.DONE)
         else:
@@ -174,7 +195,7 @@ class World:
         self._events.append(OutcomeArrived(outcome))
 
 
-class Killed(Exception):
+class KilledError(Exception):
     """The store's process, and ours with it, ended at this write."""
 
 
@@ -190,7 +211,7 @@ class DyingStore:
     def save(self, changes: Changes) -> None:
         self.writes += 1
         if self.writes == self.at and not self.after:
-            raise Killed
+            raise KilledError
         self.inner.save(changes)
         if self.writes == self.at:
-            raise Killed
+            raise KilledError

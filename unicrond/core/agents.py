@@ -1,4 +1,4 @@
-"""What agents tell: they join, beat, leave, send signals. The word of an agent concerns its own run."""
+"""What agents tell: they join, beat, leave, send signals. Their word concerns their own run only."""
 
 from __future__ import annotations
 
@@ -107,7 +107,10 @@ def _after_join(cycle: Cycle, run: Run, view: AgentView) -> None:
     elif view.generation < run.generation and view.phase in (Phase.STARTING, Phase.RUNNING):
         incident = cycle.incident_of(run)
         cycle.act(
-            incident.incident_id if incident else 0, run, ActionKind.STOP_RANKS, node,
+            incident.incident_id if incident else 0,
+            run,
+            ActionKind.STOP_RANKS,
+            node,
             generation=run.generation - 1,
         )
     for action, _ in tuple(cycle.state.pending.values()):
@@ -126,7 +129,11 @@ def on_beat(cycle: Cycle, event: AgentBeat) -> None:
     if run is None or view is None or view.agent != event.agent:
         return
     changed = (view.phase, view.generation, view.stopped_generation, view.connected) != (
-        event.phase, event.generation, event.stopped_generation, True)
+        event.phase,
+        event.generation,
+        event.stopped_generation,
+        True,
+    )
     run.agents[event.node] = replace(
         view,
         connected=True,
@@ -181,11 +188,12 @@ def _adopt(cycle: Cycle, run: Run, generation: int, assignment: Assignment | Non
 
 def settle(cycle: Cycle, run: Run) -> None:
     """starting -> running once every agent of the generation says so; ends what that heals."""
-    if run.assignment is None or run.state not in (RunState.STARTING, RunState.HEALING):
+    assignment = run.assignment
+    if assignment is None or run.state not in (RunState.STARTING, RunState.HEALING):
         return
     if run.healing is not None and run.healing.step is not HealStep.REQUEUE:
         return
-    views = [run.agents.get(node) for node in run.assignment.nodes]
+    views = [run.agents.get(node) for node in assignment.nodes]
     if not all(
         v and v.generation == run.generation and v.phase in (Phase.RUNNING, Phase.DONE)
         for v in views
@@ -194,7 +202,7 @@ def settle(cycle: Cycle, run: Run) -> None:
     run = cycle.put(replace(run, state=RunState.RUNNING))
     cycle.note(
         "note",
-        f"running on {len(views)} nodes, {run.assignment.world_size} ranks, "
+        f"running on {len(views)} nodes, {assignment.world_size} ranks, "
         f"generation {run.generation}",
         run,
     )
@@ -202,7 +210,8 @@ def settle(cycle: Cycle, run: Run) -> None:
         mine = incident.run_id == run.run_id and incident.generation < run.generation
         if mine and run.healing is None:
             cycle.close_incident(
-                incident.incident_id, IncidentState.RESOLVED,
+                incident.incident_id,
+                IncidentState.RESOLVED,
                 f"healed without unicrond: generation {run.generation} runs",
             )
 
@@ -226,29 +235,64 @@ def on_signal(cycle: Cycle, signal: Signal) -> None:
     if run is None:
         return
     if signal.generation < run.generation:
-        cycle.note("note", f"{signal.node}: {signal.kind} of generation {signal.generation} is "
-                   "out of date", run, node=signal.node)
+        cycle.note(
+            "note",
+            f"{signal.node}: {signal.kind} of generation {signal.generation} is out of date",
+            run,
+            node=signal.node,
+        )
         return
     match signal.kind:
         case SignalKind.RANK_EXITED:
             _on_exit(cycle, run, signal)
         case SignalKind.LEASE_EXPIRED:
-            _report(cycle, run, signal, "lost connection", Severity.SEV2,
-                    f"{signal.node} heard nobody for its lease and stopped its ranks")
+            _report(
+                cycle,
+                run,
+                signal,
+                "lost connection",
+                Severity.SEV2,
+                f"{signal.node} heard nobody for its lease and stopped its ranks",
+            )
         case SignalKind.START_FAILED:
-            _report(cycle, run, signal, "exited abnormally", Severity.SEV2,
-                    f"{signal.node} could not start its ranks: {signal.text}", program=True)
+            _report(
+                cycle,
+                run,
+                signal,
+                "exited abnormally",
+                Severity.SEV2,
+                f"{signal.node} could not start its ranks: {signal.text}",
+                program=True,
+            )
         case _:
-            cycle.note("signal", f"{signal.node}: {signal.kind} {signal.text}", run,
-                       node=signal.node)
+            cycle.note(
+                "signal", f"{signal.node}: {signal.kind} {signal.text}", run, node=signal.node
+            )
 
 
-def _report(cycle: Cycle, run: Run, signal: Signal, kind: str, severity: Severity, what: str,
-            *, program: bool = False) -> None:
+def _report(
+    cycle: Cycle,
+    run: Run,
+    signal: Signal,
+    kind: str,
+    severity: Severity,
+    what: str,
+    *,
+    program: bool = False,
+) -> None:
     report(
-        cycle, run,
-        Fault(kind=kind, severity=severity, scope=Scope.NODE, node=signal.node, what=what,
-              noticed_at=signal.at, program=program, own=program),
+        cycle,
+        run,
+        Fault(
+            kind=kind,
+            severity=severity,
+            scope=Scope.NODE,
+            node=signal.node,
+            what=what,
+            noticed_at=signal.at,
+            program=program,
+            own=program,
+        ),
     )
 
 
@@ -267,13 +311,21 @@ def _on_exit(cycle: Cycle, run: Run, signal: Signal) -> None:
         what = f"rank {rank} on {node} ended with 0 while others ran on; {what} for it"
     severity = Severity(verdict.severity)
     report(
-        cycle, run,
+        cycle,
+        run,
         Fault(
             kind=verdict.kind,
             # a dead rank needs at least a restart, whatever its last words ask for
             severity=severity if severity is Severity.SEV1 else Severity.SEV2,
-            scope=Scope.RANK, node=node, rank=rank, what=what, noticed_at=signal.at,
-            own=own, recurs=verdict.recurs, program=True, evidence=signal.text,
+            scope=Scope.RANK,
+            node=node,
+            rank=rank,
+            what=what,
+            noticed_at=signal.at,
+            own=own,
+            recurs=verdict.recurs,
+            program=True,
+            evidence=signal.text,
         ),
     )
 

@@ -99,8 +99,14 @@ class Cycle:
 
     # story
     def note(
-        self, kind: str, text: str, run: Run | None = None, *, incident: int | None = None,
-        node: str = "", data: dict[str, object] | None = None,
+        self,
+        kind: str,
+        text: str,
+        run: Run | None = None,
+        *,
+        incident: int | None = None,
+        node: str = "",
+        data: dict[str, object] | None = None,
     ) -> None:
         self._journal.append(
             JournalEntry(
@@ -116,18 +122,32 @@ class Cycle:
         )
 
     def decide(
-        self, incident: Incident, run: Run, choice: str, reason: str,
+        self,
+        incident: Incident,
+        run: Run,
+        choice: str,
+        reason: str,
         alternatives: tuple[Alternative, ...],
     ) -> None:
         acts = self.state.acts_for(run)
         self._decisions.append(
             Decision(
-                self.now, incident.incident_id, run.run_id, run.generation, choice, reason, acts,
+                self.now,
+                incident.incident_id,
+                run.run_id,
+                run.generation,
+                choice,
+                reason,
+                acts,
                 alternatives,
             )
         )
-        self.note("decision", reason if acts else f"{reason} (not carried out: {self._why_not(run)})",
-                  run, incident=incident.incident_id)
+        self.note(
+            "decision",
+            reason if acts else f"{reason} (not carried out: {self._why_not(run)})",
+            run,
+            incident=incident.incident_id,
+        )
         self.put_incident(
             replace(self.state.incidents.get(incident.incident_id, incident), decided_at=self.now)
         )
@@ -135,12 +155,18 @@ class Cycle:
     def _why_not(self, run: Run) -> str:
         if not run.whole_nodes:
             return "the job has parts of nodes"
-        return f"mode {(run.mode or self.state.mode) if self.state.mode is not Mode.PAUSED else Mode.PAUSED}"
+        paused = self.state.mode is Mode.PAUSED
+        return f"mode {self.state.mode if paused else run.mode or self.state.mode}"
 
     # actions
     def act(
-        self, incident_id: int, run: Run, kind: ActionKind, node: str = "",
-        assignment: Assignment | None = None, **args: object,
+        self,
+        incident_id: int,
+        run: Run,
+        kind: ActionKind,
+        node: str = "",
+        assignment: Assignment | None = None,
+        **args: object,
     ) -> Action:
         """A new intent, carried out once this turn is saved."""
         key = ActionKey(incident_id, run.generation, self.state.next_ordinal)
@@ -165,8 +191,13 @@ class Cycle:
         self._outcomes.append(outcome)
         run = self.state.runs.get(action.run_id) if action.run_id is not None else None
         detail = f": {outcome.detail}" if outcome.detail else ""
-        self.note("outcome", f"{describe(action)} {outcome.state}{detail}", run,
-                  incident=outcome.key.incident_id, node=action.node)
+        self.note(
+            "outcome",
+            f"{describe(action)} {outcome.state}{detail}",
+            run,
+            incident=outcome.key.incident_id,
+            node=action.node,
+        )
         return action
 
     def supersede(self, run: Run, kinds: frozenset[ActionKind], why: str) -> None:

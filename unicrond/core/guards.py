@@ -1,4 +1,4 @@
-"""Budgets: what may be done without a person. Pure questions; over budget means a person is called."""
+"""Budgets: what may be done without a person. Over budget a person is called."""
 
 from __future__ import annotations
 

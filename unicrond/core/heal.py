@@ -50,15 +50,19 @@ def advance(cycle: Cycle, run: Run) -> None:
 
 
 # stop
-def _begin_stop(
-    cycle: Cycle, run: Run, incident_id: int, trouble: Trouble, choice: Choice
-) -> None:
+def _begin_stop(cycle: Cycle, run: Run, incident_id: int, trouble: Trouble, choice: Choice) -> None:
     now, policy = cycle.now, cycle.state.policy
     spawning = tuple(n for n in trouble.dead_agents if n in choice.nodes)
     wait = policy.spawn_timeout_seconds if spawning else policy.stop_timeout_seconds
     healing = Healing(
-        incident_id, HealStep.STOP, now, now + wait + policy.lease_seconds,
-        nodes=choice.nodes, lost=trouble.lost, spawning=spawning, exclude=choice.shunned,
+        incident_id,
+        HealStep.STOP,
+        now,
+        now + wait + policy.lease_seconds,
+        nodes=choice.nodes,
+        lost=trouble.lost,
+        spawning=spawning,
+        exclude=choice.shunned,
     )
     run = cycle.put(replace(run, healing=healing))
     for node, view in sorted(run.agents.items()):
@@ -91,7 +95,9 @@ def _advance_stop(cycle: Cycle, run: Run, healing: Healing) -> None:
     if not unproved and cycle.now >= lease_over and healing.nodes[0] in healing.ports:
         _begin_start(cycle, run, healing)
     elif cycle.now > healing.deadline:
-        _escalate(cycle, run, healing, f"ranks on {','.join(unproved)} were not proved gone in time")
+        _escalate(
+            cycle, run, healing, f"ranks on {','.join(unproved)} were not proved gone in time"
+        )
 
 
 def _to_stop(run: Run, healing: Healing) -> set[str]:
@@ -120,15 +126,25 @@ def _begin_start(cycle: Cycle, run: Run, healing: Healing) -> None:
             early_exits=(),
             failures=(*(t for t in run.failures if t > now - 3600), now),
             healing=replace(
-                healing, step=HealStep.START, since=now, spawning=(), lost=(),
+                healing,
+                step=HealStep.START,
+                since=now,
+                spawning=(),
+                lost=(),
                 deadline=now + cycle.state.policy.start_timeout_seconds,
             ),
         )
     )
     for node in healing.nodes:
         cycle.act(
-            healing.incident_id, run, ActionKind.START_RANKS, node, assignment=assignment,
-            generation=generation, master_node=master, master_port=healing.ports[master],
+            healing.incident_id,
+            run,
+            ActionKind.START_RANKS,
+            node,
+            assignment=assignment,
+            generation=generation,
+            master_node=master,
+            master_port=healing.ports[master],
         )
 
 
@@ -141,7 +157,8 @@ def _advance_start(cycle: Cycle, run: Run, healing: Healing) -> None:
         cycle.supersede(run, ORDERS, "every agent reports its ranks running")
         cycle.put(replace(run, state=RunState.RUNNING, healing=None))
         cycle.close_incident(
-            healing.incident_id, IncidentState.RESOLVED,
+            healing.incident_id,
+            IncidentState.RESOLVED,
             f"running again on {len(healing.nodes)} nodes as generation {run.generation}, "
             f"{cycle.now - _noticed(cycle, healing):.1f} s after it was noticed",
         )
@@ -165,8 +182,12 @@ def _begin_requeue(
 def _requeue(cycle: Cycle, run: Run, incident_id: int, exclude: tuple[str, ...]) -> None:
     now = cycle.now
     healing = Healing(
-        incident_id, HealStep.REQUEUE, now, now + cycle.state.policy.requeue_timeout_seconds,
-        nodes=(), exclude=exclude,
+        incident_id,
+        HealStep.REQUEUE,
+        now,
+        now + cycle.state.policy.requeue_timeout_seconds,
+        nodes=(),
+        exclude=exclude,
     )
     run = cycle.put(replace(run, state=RunState.HEALING, healing=healing))
     cycle.act(incident_id, run, ActionKind.REQUEUE, restarts=run.restarts)
@@ -176,7 +197,8 @@ def _advance_requeue(cycle: Cycle, run: Run, healing: Healing) -> None:
     if run.state is RunState.RUNNING:
         cycle.put(replace(run, healing=None))
         cycle.close_incident(
-            healing.incident_id, IncidentState.RESOLVED,
+            healing.incident_id,
+            IncidentState.RESOLVED,
             f"the requeued job runs as generation {run.generation}, "
             f"{cycle.now - _noticed(cycle, healing):.1f} s after the fault was noticed",
         )
@@ -188,29 +210,38 @@ def _advance_requeue(cycle: Cycle, run: Run, healing: Healing) -> None:
         cycle.act(healing.incident_id, run, ActionKind.EXPEDITE, exclude=list(healing.exclude))
     elif run.state is RunState.HEALING and cycle.now > healing.deadline:
         _call_person(
-            cycle, run, cycle.state.incidents[healing.incident_id],
+            cycle,
+            run,
+            cycle.state.incidents[healing.incident_id],
             "Slurm did not requeue the job in time",
         )
 
 
 # end
-def _begin_end(
-    cycle: Cycle, run: Run, incident_id: int, trouble: Trouble, choice: Choice
-) -> None:
+def _begin_end(cycle: Cycle, run: Run, incident_id: int, trouble: Trouble, choice: Choice) -> None:
     now = cycle.now
-    healing = Healing(incident_id, HealStep.END, now, now + cycle.state.policy.stop_timeout_seconds,
-                      nodes=())
+    healing = Healing(
+        incident_id, HealStep.END, now, now + cycle.state.policy.stop_timeout_seconds, nodes=()
+    )
     run = cycle.put(replace(run, healing=healing, end_reason=choice.reason))
     for node, view in sorted(run.agents.items()):
         if view.connected:
-            cycle.act(incident_id, run, ActionKind.END_RUN, node, exit_code=NO_RESTART,
-                      reason=choice.reason)
+            cycle.act(
+                incident_id,
+                run,
+                ActionKind.END_RUN,
+                node,
+                exit_code=NO_RESTART,
+                reason=choice.reason,
+            )
 
 
 def _advance_end(cycle: Cycle, run: Run, healing: Healing) -> None:
     if cycle.now > healing.deadline and run.finished_code is None:
         _call_person(
-            cycle, run, cycle.state.incidents[healing.incident_id],
+            cycle,
+            run,
+            cycle.state.incidents[healing.incident_id],
             "no agent carried out the order to end the run",
         )
 
@@ -229,8 +260,12 @@ def on_outcome(cycle: Cycle, run: Run, action: Action, outcome: Outcome) -> None
     elif action.kind is ActionKind.EXPEDITE and not done:
         cycle.put(replace(run, healing=replace(healing, expedited=False)))
     elif action.kind is ActionKind.REQUEUE and not done:
-        _call_person(cycle, run, cycle.state.incidents[healing.incident_id],
-                     f"Slurm refused to requeue the job: {outcome.detail}")
+        _call_person(
+            cycle,
+            run,
+            cycle.state.incidents[healing.incident_id],
+            f"Slurm refused to requeue the job: {outcome.detail}",
+        )
 
 
 def _stop_proved(
@@ -252,7 +287,8 @@ def _probe_failed(cycle: Cycle, run: Run, healing: Healing, node: str) -> None:
         return
     incident = cycle.state.incidents[healing.incident_id]
     trouble = Trouble(
-        root_node=node, lost=(*healing.lost, node),
+        root_node=node,
+        lost=(*healing.lost, node),
         dead_agents=tuple(n for n in healing.spawning if n != node),
         what=f"{node} does not answer: neither its agent nor its slurmd",
     )
@@ -266,8 +302,9 @@ def trouble_of(run: Run, incident: Incident, now: float, policy: Policy) -> Trou
     views = [run.agents[n] for n in nodes if n in run.agents]
     return Trouble(
         root_node=incident.root_node,
-        lost=tuple(v.node for v in views if not v.closed_at
-                   and now - v.last_heard > policy.silence_seconds),
+        lost=tuple(
+            v.node for v in views if not v.closed_at and now - v.last_heard > policy.silence_seconds
+        ),
         dead_agents=tuple(v.node for v in views if v.closed_at),
         what=incident.summary,
     )

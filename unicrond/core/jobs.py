@@ -28,7 +28,9 @@ def on_snapshot(cycle: Cycle, snapshot: Snapshot) -> None:
     state = cycle.state
     cycle.snapshot_changes = Changes(snapshot=snapshot)
     if snapshot.error != state.slurm_error:
-        text = f"Slurm cannot be read: {snapshot.error}" if snapshot.error else "Slurm answers again"
+        text = (
+            f"Slurm cannot be read: {snapshot.error}" if snapshot.error else "Slurm answers again"
+        )
         cycle.note("note", text)
         state.slurm_error = snapshot.error
     if snapshot.nodes is not None:
@@ -43,8 +45,16 @@ def on_snapshot(cycle: Cycle, snapshot: Snapshot) -> None:
 def _look(cycle: Cycle, run: Run, allocation: Allocation | None) -> None:
     if allocation is None:
         if not any(view.connected for view in run.agents.values()):
-            end(cycle, run, RunState.FAILED if run.finished_code else RunState.COMPLETED
-                if run.finished_code == 0 else RunState.FAILED, "Slurm no longer knows the job")
+            end(
+                cycle,
+                run,
+                RunState.FAILED
+                if run.finished_code
+                else RunState.COMPLETED
+                if run.finished_code == 0
+                else RunState.FAILED,
+                "Slurm no longer knows the job",
+            )
         return
     cycle.touched.add(run.run_id)
     match allocation.state:
@@ -63,9 +73,7 @@ def _running(cycle: Cycle, run: Run, allocation: Allocation) -> None:
         run = incarnate(cycle, run, allocation.restarts, allocation.nodes)
     facts = (allocation.user, allocation.batch_host, allocation.whole_nodes)
     if facts != (run.user, run.batch_host, run.whole_nodes):
-        run = cycle.put(
-            replace(run, user=facts[0], batch_host=facts[1], whole_nodes=facts[2])
-        )
+        run = cycle.put(replace(run, user=facts[0], batch_host=facts[1], whole_nodes=facts[2]))
         if not run.whole_nodes:
             cycle.note("note", "the job has parts of nodes: it is observed only", run)
     if allocation.nodes and set(allocation.nodes) != set(run.nodes):
@@ -87,9 +95,17 @@ def _leave_taken(cycle: Cycle, run: Run, gone: list[str]) -> None:
         nodes = healing.nodes if healing else current.assignment.nodes
         if node in nodes:
             report(
-                cycle, current,
-                Fault("lost connection", Severity.SEV1, Scope.NODE, node,
-                      f"Slurm took {node} from the job", cycle.now, lost=(node,)),
+                cycle,
+                current,
+                Fault(
+                    "lost connection",
+                    Severity.SEV1,
+                    Scope.NODE,
+                    node,
+                    f"Slurm took {node} from the job",
+                    cycle.now,
+                    lost=(node,),
+                ),
             )
 
 
@@ -101,8 +117,14 @@ def _pending(cycle: Cycle, run: Run, allocation: Allocation) -> None:
     if run.healing is not None and healing is None:
         cycle.close_incident(run.healing.incident_id, IncidentState.CLOSED, "the job was requeued")
     cycle.put(
-        replace(run, state=RunState.REQUEUED, assignment=None, agents={}, finished_code=None,
-                healing=healing)
+        replace(
+            run,
+            state=RunState.REQUEUED,
+            assignment=None,
+            agents={},
+            finished_code=None,
+            healing=healing,
+        )
     )
 
 
@@ -113,15 +135,26 @@ def _ended(cycle: Cycle, run: Run, allocation: Allocation) -> None:
         gone = {n: replace(view, connected=False) for n, view in run.agents.items()}
         run = cycle.put(replace(run, agents=gone))
         report(
-            cycle, run,
-            Fault("exited abnormally", Severity.SEV1, Scope.RUN, run.batch_host,
-                  f"Slurm ended the job ({allocation.state}) although no agent said that it was over",
-                  cycle.now, lost=(run.batch_host,)),
+            cycle,
+            run,
+            Fault(
+                "exited abnormally",
+                Severity.SEV1,
+                Scope.RUN,
+                run.batch_host,
+                f"Slurm ended the job ({allocation.state}) although no agent said that it was over",
+                cycle.now,
+                lost=(run.batch_host,),
+            ),
         )
         if cycle.state.runs[run.run_id].healing is not None:
             return
-    end(cycle, cycle.state.runs[run.run_id], _ENDS[allocation.state],
-        f"Slurm says {allocation.state}")
+    end(
+        cycle,
+        cycle.state.runs[run.run_id],
+        _ENDS[allocation.state],
+        f"Slurm says {allocation.state}",
+    )
 
 
 def _healable(run: Run) -> bool:
@@ -133,8 +166,10 @@ def _healable(run: Run) -> bool:
 
 def end(cycle: Cycle, run: Run, state: RunState, why: str) -> None:
     """The run is over; its open incidents close with it."""
-    if run.healing is not None and run.healing.step is HealStep.REQUEUE and (
-        state is RunState.FAILED and cycle.now < run.healing.deadline
+    if (
+        run.healing is not None
+        and run.healing.step is HealStep.REQUEUE
+        and (state is RunState.FAILED and cycle.now < run.healing.deadline)
     ):
         return  # our own requeue of a failed job is on its way
     code = f", exit code {run.finished_code}" if run.finished_code else ""

@@ -1,8 +1,8 @@
-"""A lost node on its way out: confirmed, drained, given back. Beside the heal, which waits for none of it.
+"""A lost node on its way out: confirmed, drained, given back. The heal waits for none of it.
 
-    suspected ──(Slurm says down, or took it; or three probes failed)──> confirmed
-    confirmed ──(lease over, budget left)──> drain ──> shrink ──> released
-    suspected ──(heard again)──> returned;  ──(nobody confirms in time)──> unconfirmed, left alone
+suspected ──(Slurm says down, or took it; or three probes failed)──> confirmed
+confirmed ──(lease over, budget left)──> drain ──> shrink ──> released
+suspected ──(heard again)──> returned;  ──(nobody confirms in time)──> unconfirmed, left alone
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ def _confirm(cycle: Cycle, run: Run, loss: Loss) -> None:
         _put(cycle, run, replace(loss, state=LossState.CONFIRMED), "Slurm took it from the job")
     elif cycle.now > loss.deadline:
         _put(
-            cycle, run, replace(loss, state=LossState.UNCONFIRMED),
+            cycle,
+            run,
+            replace(loss, state=LossState.UNCONFIRMED),
             "nobody confirmed its loss: not drained",
         )
     elif cycle.now >= loss.probed_at + PROBE_EVERY_SECONDS:
@@ -95,12 +97,19 @@ def _drain(cycle: Cycle, run: Run, loss: Loss) -> None:
         return
     if not drains_left(cycle.state, cycle.now):
         _put(cycle, run, replace(loss, state=LossState.KEPT), "over the budget of drains an hour")
-        cycle.act(loss.incident_id, run, ActionKind.NOTIFY,
-                  reason=f"{loss.node} is lost; draining it would exceed the budget")
+        cycle.act(
+            loss.incident_id,
+            run,
+            ActionKind.NOTIFY,
+            reason=f"{loss.node} is lost; draining it would exceed the budget",
+        )
         return
     _put(cycle, run, replace(loss, waiting=True))
     cycle.act(
-        loss.incident_id, run, ActionKind.DRAIN, loss.node,
+        loss.incident_id,
+        run,
+        ActionKind.DRAIN,
+        loss.node,
         reason=f"{OUR_REASON}lost connection incident={loss.incident_id}",
     )
 
@@ -117,7 +126,9 @@ def _give_back(cycle: Cycle, run: Run, loss: Loss) -> None:
         cycle.act(loss.incident_id, run, ActionKind.SHRINK, loss.node, keep=keep)
     elif cycle.now > loss.deadline:
         _put(
-            cycle, run, replace(loss, state=LossState.KEPT),
+            cycle,
+            run,
+            replace(loss, state=LossState.KEPT),
             "the batch host cannot be given back; Slurm will take it",
         )
 

@@ -26,7 +26,9 @@ class Policy:
     requeue_timeout_seconds: float = 120.0
     resend_seconds: float = 5.0  # an order without an outcome is sent again
     # giving up
-    progress_seconds: float = 60.0  # a generation without iterations that lived this long progressed
+    progress_seconds: float = (
+        60.0  # a generation without iterations that lived this long progressed
+    )
     restarts_without_progress: int = 3
     # budgets
     drains_per_hour: int = 4

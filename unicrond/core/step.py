@@ -111,8 +111,13 @@ def _tried_again_later(cycle: Cycle, outcome: Outcome) -> bool:
     if action.key not in cycle.state.delayed:
         cycle.state.delayed.add(action.key)
         run = cycle.state.runs.get(action.run_id or 0)
-        cycle.note("note", f"{describe(action)} waits for Slurm: {outcome.detail}", run,
-                   incident=action.key.incident_id, node=action.node)
+        cycle.note(
+            "note",
+            f"{describe(action)} waits for Slurm: {outcome.detail}",
+            run,
+            incident=action.key.incident_id,
+            node=action.node,
+        )
     return True
 
 
@@ -124,10 +129,17 @@ def _start_failed(cycle: Cycle, action: Action, outcome: Outcome) -> None:
     if incident is None:
         return
     report(
-        cycle, run,
-        Fault(incident.kind, incident.severity, Scope.NODE, action.node,
-              f"{action.node} could not start its ranks: {outcome.detail}", outcome.at,
-              program=True),
+        cycle,
+        run,
+        Fault(
+            incident.kind,
+            incident.severity,
+            Scope.NODE,
+            action.node,
+            f"{action.node} could not start its ranks: {outcome.detail}",
+            outcome.at,
+            program=True,
+        ),
     )
 
 

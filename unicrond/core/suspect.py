@@ -1,11 +1,11 @@
 """Silence, judged. Silence alone is never loss.
 
-    silent longer than allowed (less our own lag)
-      ├── a peer heard it, or the run's iterations advance ──> explained, noted once
-      ├── many agents of several runs at once ──────────────> a person is called, nothing is decided
-      ├── nobody of the run is heard ───────────────────────> nothing can be ordered, noted
-      └── otherwise ────────────────────────────────────────> lost connection (SEV1)
-    closed (its kernel answered, so the node lives) ────────> its agent ended (SEV2)
+silent longer than allowed (less our own lag)
+  ├── a peer heard it, or the run's iterations advance ──> explained, noted once
+  ├── many agents of several runs at once ──────────────> a person is called, nothing is decided
+  ├── nobody of the run is heard ───────────────────────> nothing can be ordered, noted
+  └── otherwise ────────────────────────────────────────> lost connection (SEV1)
+closed (its kernel answered, so the node lives) ────────> its agent ended (SEV2)
 """
 
 from __future__ import annotations
@@ -70,13 +70,15 @@ def _many(cycle: Cycle, runs: list[Run], silent: dict[int, list[str]]) -> bool:
     count = sum(len(nodes) for nodes in silent.values())
     agents = sum(len(run.assignment.nodes) for run in runs if run.assignment)
     hit = sum(bool(nodes) for nodes in silent.values())
-    if hit < 2 or count < policy.many_silent_minimum or count < agents * policy.many_silent_fraction:
+    if (
+        hit < 2
+        or count < policy.many_silent_minimum
+        or count < agents * policy.many_silent_fraction
+    ):
         return False
     if not any(i.kind == "many silent" for i in cycle.state.incidents.values()):
         what = f"{count} of {agents} agents of {hit} runs are silent at once: deciding nothing"
-        incident = cycle.open_incident(
-            "many silent", Severity.NONE, Scope.CLUSTER, None, what
-        )
+        incident = cycle.open_incident("many silent", Severity.NONE, Scope.CLUSTER, None, what)
         cycle.act(incident.incident_id, runs[0], ActionKind.NOTIFY, reason=what)
     return True
 

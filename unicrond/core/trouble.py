@@ -50,8 +50,15 @@ def report(cycle: Cycle, run: Run, fault: Fault) -> None:
             return
     else:
         incident = cycle.open_incident(
-            fault.kind, fault.severity, fault.scope, run, fault.what, node=fault.node,
-            rank=fault.rank, noticed_at=fault.noticed_at, evidence=fault.evidence,
+            fault.kind,
+            fault.severity,
+            fault.scope,
+            run,
+            fault.what,
+            node=fault.node,
+            rank=fault.rank,
+            noticed_at=fault.noticed_at,
+            evidence=fault.evidence,
         )
     if fault.program:
         run = _count_progress(cycle, run, fault)
@@ -97,8 +104,13 @@ def _merge(cycle: Cycle, incident: Incident, run: Run, fault: Fault) -> Incident
     earlier = fault.own and fault.noticed_at < incident.first_signal_at
     if earlier:
         incident = replace(
-            incident, kind=fault.kind, root_node=fault.node, root_rank=fault.rank,
-            summary=fault.what, first_signal_at=fault.noticed_at, cause_text=fault.evidence,
+            incident,
+            kind=fault.kind,
+            root_node=fault.node,
+            root_rank=fault.rank,
+            summary=fault.what,
+            first_signal_at=fault.noticed_at,
+            cause_text=fault.evidence,
         )
     cycle.note("signal", fault.what, run, incident=incident.incident_id, node=fault.node)
     return cycle.put_incident(incident)
@@ -167,6 +179,9 @@ def drain_suspect(cycle: Cycle, run: Run, fault: Fault) -> None:
     incident = cycle.incident_of(run)
     if incident is not None and cycle.state.acts_for(run):
         cycle.act(
-            incident.incident_id, run, ActionKind.DRAIN, fault.node,
+            incident.incident_id,
+            run,
+            ActionKind.DRAIN,
+            fault.node,
             reason=f"{OUR_REASON}{fault.kind} incident={incident.incident_id}",
         )

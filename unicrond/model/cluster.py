@@ -47,7 +47,7 @@ _LIVE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One compute node. `reason` and `reason_user` are empty when the node is not drained or down."""
+    """One compute node. `reason`, `reason_user`: empty when it is not drained or down."""
 
     name: str
     state: NodeState

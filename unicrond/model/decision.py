@@ -40,7 +40,7 @@ class ActionKey:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One imperative to the outside. `node` is the agent or node it concerns, "" for a whole run."""
+    """One imperative to the outside. `node`: the agent or node it concerns, "" for a whole run."""
 
     key: ActionKey
     kind: ActionKind

@@ -1,0 +1,244 @@
+"""unicrond: puts the parts together and runs the loop.
+
+    processes   loop and link (this one) · Slurm watcher · API
+    threads     Slurm's commands, MUNGE
+Every part may die; the loop ends only on SIGTERM, or when an invariant is broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+import time
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from db.store import SqlStore, open_store
+from unicrond import __version__
+from unicrond.api.control import ControlServer
+from unicrond.api.heartbeat import HEARTBEAT_KEY, Heartbeat
+from unicrond.config import Settings, load_settings
+from unicrond.core.state import from_saved
+from unicrond.core.step import Core
+from unicrond.engine import Engine
+from unicrond.errors import BadInput, StoreUnavailable
+from unicrond.hands import ORDERS, on_slurm
+from unicrond.link.handshake import Verdict
+from unicrond.link.munge import MungeCredentials
+from unicrond.link.server import LinkServer
+from unicrond.loop import Loop, SystemClock
+from unicrond.model.decision import Action, ActionKey, ActionKind, Outcome, OutcomeState
+from unicrond.model.events import Event, OutcomeArrived
+from unicrond.notify import notify
+from unicrond.slurm.cli import CommandLineSlurm
+from unicrond.slurm.probe import probe
+from unicrond.slurm.watcher import SlurmWatcher, watch_command
+
+log = logging.getLogger("unicrond")
+
+SLURM_THREADS = 4
+HEARTBEAT_SECONDS = 2.0
+API_RESTART_SECONDS = 1.0
+
+
+class Daemon:
+    """One unicrond. `run` returns when it was told to stop."""
+
+    def __init__(self, settings: Settings, store: SqlStore) -> None:
+        self.settings = settings
+        self._store = store
+        self._clock = SystemClock()
+        self._slurm = CommandLineSlurm(self._clock, timeout_seconds=settings.slurm_timeout_seconds)
+        state = from_saved(store.load(), settings.as_policy(), self._clock.now())
+        self._core = Core(state)
+        self._engine = Engine(self._core, store, self._perform)
+        self._loop = Loop(self._engine, self._clock)
+        host, _, port = settings.agent_listen.rpartition(":")
+        self._link = LinkServer(
+            (host, int(port)), MungeCredentials(), self._owner, self._loop.emit, self._clock
+        )
+        self._watcher = SlurmWatcher(
+            self._clock,
+            self._emit,
+            watch_command(settings.snapshot_seconds, settings.slurm_timeout_seconds),
+            settings.slurm_timeout_seconds,
+        )
+        self._control = ControlServer(settings.control_socket, self._loop.emit, self._clock.now)
+        self._threads = ThreadPoolExecutor(SLURM_THREADS, "slurm")
+        self._in_flight: set[ActionKey] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._heartbeat_due = 0.0
+
+    async def run(self, config: Path | None) -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await self._link.start()
+        await self._control.start()
+        for part in (
+            self._watcher.run(),
+            keep_api(config),
+            self._loop.run(self._after_turn),
+        ):
+            self._start(part)
+        notify(f"READY=1\nSTATUS=mode {self._core.state.mode}")
+        log.info(
+            "started version=%s mode=%s runs=%d incidents=%d",
+            __version__,
+            self._core.state.mode,
+            len(self._core.state.runs),
+            len(self._core.state.incidents),
+        )
+        await stop.wait()
+        notify("STOPPING=1")
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._control.stop()
+        await self._link.stop()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # events in
+    def _emit(self, event: Event) -> None:
+        if not self._loop.emit(event):
+            log.warning("no room for an event: %s", type(event).__name__)
+
+    def _owner(self, run_id: int, uid: int, node: str) -> Verdict:
+        """Slurm's word on whose a job is; what we knew before counts until Slurm answered once."""
+        state = self._core.state
+        job, run = state.allocations.get(run_id), state.runs.get(run_id)
+        owner, nodes = (job.uid, job.nodes) if job else (run.uid, run.nodes) if run else (None, ())
+        if owner is None:
+            return Verdict("retry", f"Slurm has not told of job {run_id} yet")
+        if owner != uid:
+            return Verdict("refused", f"job {run_id} is not yours")
+        if node not in nodes:
+            return Verdict("retry", f"{node} is not a node of job {run_id}")
+        return Verdict("ok")
+
+    # actions out
+    def _perform(self, action: Action) -> None:
+        if action.kind in ORDERS:
+            if not self._link.order(action):
+                log.info("order waits for its agent run=%s node=%s", action.run_id, action.node)
+        elif action.key not in self._in_flight:
+            self._in_flight.add(action.key)
+            self._start(self._carry_out(action))
+
+    async def _carry_out(self, action: Action) -> None:
+        try:
+            outcome = await self._outcome_of(action)
+        finally:
+            self._in_flight.discard(action.key)
+        self._emit(OutcomeArrived(outcome))
+
+    async def _outcome_of(self, action: Action) -> Outcome:
+        if action.kind is ActionKind.NOTIFY:
+            log.warning("a person is needed: %s", action.args.get("reason"))
+            return Outcome(action.key, self._clock.now(), OutcomeState.DONE)
+        if action.kind is ActionKind.PROBE:
+            node = self._core.state.nodes.get(action.node)
+            if node is None:
+                return Outcome(
+                    action.key,
+                    self._clock.now(),
+                    OutcomeState.REFUSED,
+                    "its address is not known yet",
+                )
+            result = await probe(node.name, node.address or node.name, node.port)
+            return Outcome(
+                action.key,
+                self._clock.now(),
+                OutcomeState.DONE,
+                result.detail,
+                {"passed": result.passed},
+            )
+        running = asyncio.get_running_loop()
+        return await running.run_in_executor(
+            self._threads, on_slurm, action, self._slurm, self._clock
+        )
+
+    # beside the loop
+    def _start(self, part: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(part)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            # Nothing that can be healed here: systemd starts us again from the journal.
+            log.critical("a part of unicrond broke: stopping", exc_info=error)
+            signal.raise_signal(signal.SIGTERM)
+
+    def _after_turn(self) -> None:
+        now = time.monotonic()
+        if now < self._heartbeat_due:
+            return
+        self._heartbeat_due = now + HEARTBEAT_SECONDS
+        notify("WATCHDOG=1")
+        state = self._core.state
+        connected = sum(v.connected for run in state.live_runs() for v in run.agents.values())
+        beat = Heartbeat(
+            self._clock.now(),
+            __version__,
+            state.mode,
+            connected,
+            state.snapshot_at,
+            state.slurm_error,
+        )
+        try:
+            self._store.put_meta(HEARTBEAT_KEY, beat)
+        except StoreUnavailable as error:
+            log.debug("no heartbeat: %s", error)  # the engine tells of a store that is away
+
+
+async def keep_api(config: Path | None) -> None:
+    """The API's process, started again whenever it ends."""
+    argv = [sys.executable, "-m", "unicrond.api", "--until-stdin-closes"]
+    if config is not None:
+        argv += ["--config", str(config)]
+    while True:
+        process = await asyncio.create_subprocess_exec(*argv, stdin=asyncio.subprocess.PIPE)
+        try:
+            code = await process.wait()
+            log.warning("the API ended with %s: starting it again", code)
+        finally:
+            with suppress(ProcessLookupError):
+                process.terminate()
+        await asyncio.sleep(API_RESTART_SECONDS)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="unicrond", description=__doc__.split("\n")[0])
+    parser.add_argument("--config", type=Path, help="unicron.toml")
+    parser.add_argument("--version", action="version", version=__version__)
+    arguments = parser.parse_args(argv)
+    try:
+        settings = load_settings(arguments.config)
+        logging.basicConfig(
+            level=settings.log_level.upper(),
+            format="%(asctime)s %(levelname)s %(name)s %(message)s",
+            datefmt="%Y-%m-%dT%H:%M:%SZ",
+        )
+        logging.Formatter.converter = time.gmtime
+        store = open_store(settings.database_url)
+        asyncio.run(Daemon(settings, store).run(arguments.config))
+    except BadInput as error:
+        print(f"unicrond: {error}", file=sys.stderr)
+        return 2
+    except (StoreUnavailable, OSError) as error:
+        print(f"unicrond: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
