@@ -1,0 +1,73 @@
+"""The commands together, and how errors end: exit code 1 refused or unavailable, 2 wrong words."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from unicrond import __version__
+from unicrond.ctl import database, lists
+from unicrond.ctl.client import settings_for
+from unicrond.ctl.mode import mode
+from unicrond.ctl.status import status
+from unicrond.ctl.why import why
+from unicrond.errors import BadInput, UnicronError
+
+app = typer.Typer(
+    name="unicronctl",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"unicronctl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    config: Annotated[Path | None, typer.Option(help="unicron.toml")] = None,
+    _: Annotated[
+        bool,
+        typer.Option("-V", "--version", callback=_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Ask and steer unicrond, which heals the training runs of a Slurm cluster."""
+    if context.invoked_subcommand != "lab":
+        context.obj = settings_for(config)
+
+
+for command in (status, lists.runs, lists.incidents, why, mode, lists.nodes, lists.allocations):
+    app.command()(command)
+app.add_typer(database.app, name="db")
+
+
+def lab(context: typer.Context) -> None:
+    """A real Slurm cluster on this machine, to rehearse failures."""
+    from lab.cli import app as lab_app  # slow to import, and not installed everywhere
+
+    lab_app(args=context.args, prog_name="unicronctl lab")
+
+
+if find_spec("lab") is not None:
+    app.command(
+        add_help_option=False,
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    )(lab)
+
+
+def main() -> None:
+    try:
+        app()
+    except UnicronError as error:
+        print(f"unicronctl: {error}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, BadInput) else 1)
