@@ -1,37 +1,131 @@
-"""How processes end: exit codes, signals, and who counts the dead. Pure."""
+"""How processes end: exit codes, signals, and launchers that count the dead. Pure.
+
+May touch: this package's nouns, rules and `classify`.
+"""
 
 from __future__ import annotations
 
-from detectors.rules import Rule
-from detectors.verdict import HARMLESS, Blame, Kind, Tier, Verdict
-from unicrond.model.incident import Severity
+import re
+from collections.abc import Iterator
 
-RULES: tuple[Rule, ...] = (
-    Rule(
-        "exit.killed", Kind.HOST_OOM, Severity.SEV2, Blame.SELF, Tier.SUMMARY,
-        ("exitcode: -9", "oom-kill event", "out of memory: killed process"),
-    ),
-)
+from detectors.rules import NONE, PEER, SELF, SEV2, UNKNOWN, Finding, Rule, Text, finding
+from detectors.verdict import HARMLESS, Blame, Kind, Tier, Verdict
+
+SUMMARY, VICTIM = Tier.SUMMARY, Tier.VICTIM
 SIGNAL_BASE = 128
-SIGNALS = {
-    6: ("SIGABRT", Kind.EXITED, Blame.SELF),
-    7: ("SIGBUS", Kind.SHM, Blame.SELF),
-    9: ("SIGKILL", Kind.EXITED, Blame.UNKNOWN),
-    11: ("SIGSEGV", Kind.EXITED, Blame.SELF),
-    15: ("SIGTERM", Kind.EXITED, Blame.UNKNOWN),
-}
+SIGINT, SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGKILL, SIGSEGV, SIGTERM = 2, 4, 6, 7, 8, 9, 11, 15
+NAMES = {
+    1: "SIGHUP", SIGINT: "SIGINT", 3: "SIGQUIT", SIGILL: "SIGILL", SIGABRT: "SIGABRT",
+    SIGBUS: "SIGBUS", SIGFPE: "SIGFPE", SIGKILL: "SIGKILL", 10: "SIGUSR1", SIGSEGV: "SIGSEGV",
+    12: "SIGUSR2", 13: "SIGPIPE", SIGTERM: "SIGTERM", 24: "SIGXCPU",
+}  # fmt: skip
+
+RULES = (
+    Rule("exit.interrupted", Kind.CANCELLED, NONE,
+         ("keyboardinterrupt", "term_owner", "got signal: 2", "exit code 130",
+          "exitcode: -2", "cancelled by user", "interrupted by user", "sigint"),
+         r"keyboardinterrupt|term_owner|got signal: 2\b|exit code 130\b|exitcode *: -2\b|"
+         r"(cancelled|interrupted) by user|(received|caught|signal) sigint", tier=Tier.DECISIVE,
+         unless=r"(?m)^\w*(?!keyboard)(error|exception): |out of memory|timed out"),
+    Rule("exit.actor", Kind.EXITED, SEV2,
+         ("actor is dead", "actordiederror", "worker exit type", "workercrashederror",
+          "actor died unexpectedly", "worker unexpectedly exits", "raylet", "actor unavailable",
+          "engine process failed", "enginedeaderror", "engine core proc", "worker died"),
+         r"actor is dead|actordiederror|worker exit type|workercrashederror|actor died|"
+         r"worker unexpectedly exits|engine ?(process|dead|core)[^\n]*(fail|died|error)|"
+         r"enginedeaderror|worker died", blame=PEER, tier=VICTIM),
+    Rule("exit.mpi", Kind.EXITED, SEV2,
+         ("mpi_abort", "exited on signal", "mpirun noticed", "bad termination of one of your",
+          "exited with non-zero", "primary job terminated"), tier=Tier.HINT),
+    Rule("exit.failed", Kind.EXITED, SEV2,
+         ("childfailederror", "failed (exitcode", "exited with exit code", "returned non-zero",
+          "exit status", "exit code", "exitcode", "exited with code", "non-zero exit",
+          "processexitedexception", "process exited", "processraisedexception",
+          "terminated with the following error"),
+         r"childfailederror|exitcode *: *-?[1-9]|exited with exit code [1-9]|"
+         r"returned non-zero|exit (status|code):? *-?[1-9]|exited with code:? [1-9]|"
+         r"non-zero exit|process(exited|raised)exception", tier=Tier.HINT),
+)
+
+CODE = re.compile(
+    r"exitcode *: *(-?\d+)|exit(?:ed)?(?: with)? (?:exit )?(?:code|status):? *(-?\d+)|"
+    r"got signal: (\d+)|killed by signal:? (\d+)|signal (\d+) \(sig|"
+    r"exited on signal (\d+)|terminated by signal:? (\d+)|status=0x0*([0-9a-f]{2,4})\b"
+)
+KILLED = re.compile(r"(?m)^(?:[^\n]*: line \d+: +\d+ +|\s*|[^\n]*\d+ )killed\b|^已杀死|\bgetötet\b")
+
+
+def find_codes(text: Text) -> Iterator[Finding]:
+    """A launcher's table: the first code that is no clean-up speaks."""
+    if not any(word in text.lower for word in ("exit", "signal", "status=0x")):
+        return
+    for match in CODE.finditer(text.lower):
+        number = _signal(match)
+        if number:
+            kind, blame = _printed(number)
+            tier = Tier.HINT if number == SIGTERM else SUMMARY
+            yield finding(text, match.start(), tier, f"exit.{_name(number)}", kind, SEV2, blame)
+
+
+def _signal(match: re.Match[str]) -> int:
+    """The signal's number from whichever way it was printed; 0 where there is none."""
+    if match[8]:
+        status = int(match[8], 16)
+        number = (status >> 8) - SIGNAL_BASE if status > 255 else status & 127
+    else:
+        number = int(next(group for group in match.groups() if group))
+        if match[1] or match[2]:
+            number = -number if number < 0 else number - SIGNAL_BASE
+    return number if 0 < number <= 64 else 0
+
+
+def _printed(number: int) -> tuple[Kind, Blame]:
+    """Without a kernel log at hand, a SIGKILL that nobody announced is mostly memory."""
+    if number == SIGKILL:
+        return Kind.HOST_OOM, SELF
+    if number == SIGBUS:
+        return Kind.SHM, SELF
+    return Kind.EXITED, UNKNOWN if number == SIGTERM else SELF
+
+
+def find_killed(text: Text) -> Iterator[Finding]:
+    """A shell's bare word is mostly the out-of-memory killer; a batch script's may be anything."""
+    match = KILLED.search(text.lower)
+    if match is None:
+        return
+    script = "slurm_script" in match[0] or "task " in match[0]
+    kind, blame = (Kind.EXITED, UNKNOWN) if script else (Kind.HOST_OOM, SELF)
+    yield finding(text, match.end() - 1, SUMMARY, "exit.killed", kind, SEV2, blame)
+
+
+def _name(number: int) -> str:
+    return NAMES.get(number, f"signal {number}").lower()
 
 
 def classify_exit(exit_code: int | None, signal: int | None, stderr: str) -> Verdict:
-    """What a rank's end means; its last words, where they say something, weigh more."""
-    from detectors.classification import classify
+    """What a rank's end means. Its last words, where they say more than "died", weigh more.
 
-    if exit_code == 0 and not signal:
+    Here an agent saw the signal itself: a SIGKILL without an out-of-memory event beside it was
+    sent by somebody, so it is not taken for one.
+    """
+    from detectors.classification import judge
+
+    if not exit_code and not signal:
         return HARMLESS
-    said = classify("stderr/traceback", stderr)
-    if said.is_failure:
-        return said
-    number = signal or ((exit_code or 0) - SIGNAL_BASE if (exit_code or 0) > SIGNAL_BASE else 0)
-    name, kind, blame = SIGNALS.get(number, (f"signal {number}", Kind.EXITED, Blame.SELF))
-    words = f"killed by {name}" if number else f"exit code {exit_code}"
-    return Verdict(kind, Severity.SEV2, blame, False, "exit.signal" if number else "exit.code", words)
+    said = judge("stderr/traceback", stderr)
+    if said is not None and said.tier > SUMMARY and said.verdict.is_failure:
+        return said.verdict
+    return _by_number(exit_code or 0, signal or 0)
+
+
+def _by_number(exit_code: int, signal: int) -> Verdict:
+    number = signal or (exit_code - SIGNAL_BASE if SIGNAL_BASE < exit_code <= 192 else 0)
+    if not number:
+        known = {126: "not executable", 127: "program not found"}.get(exit_code)
+        kind = Kind.CONFIGURATION if known else Kind.EXITED
+        words = f"exit code {exit_code}" + (f": {known}" if known else "")
+        return Verdict(kind, SEV2, SELF, known is not None, "exit.code", words)
+    kind = Kind.SHM if number == SIGBUS else Kind.EXITED
+    blame = UNKNOWN if number in (SIGKILL, SIGTERM) else SELF
+    name = NAMES.get(number, f"signal {number}")
+    return Verdict(kind, SEV2, blame, False, f"exit.{name.lower()}", f"killed by {name}")

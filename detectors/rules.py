@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from detectors.verdict import Blame, Kind, Tier, Verdict
 from unicrond.model.incident import Severity
 
 EVIDENCE_LENGTH = 240
+SEV1, SEV2, SEV3, NONE = Severity.SEV1, Severity.SEV2, Severity.SEV3, Severity.NONE
+SELF, PEER, UNKNOWN = Blame.SELF, Blame.PEER, Blame.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,7 @@ class Text:
     source_kind: str
     kept: str
     lower: str
-    whole: str  # lower case, harmless lines included: company in which words mean something else
+    whole: str  # lower case, harmless lines included: the company that words are in
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,56 +38,64 @@ class Finding:
 class Rule:
     """Holds where one of `says` (lower case) stands in the text and `pattern`, if any, is found.
 
-    `says` alone decides for nearly every rule on nearly every text, at the price of `in`.
+    `says` alone settles nearly every rule on nearly every text, at the price of `in`.
+    Patterns see lower-cased text, one or many lines.
     """
 
     name: str
     kind: Kind
     severity: Severity
-    blame: Blame
-    tier: Tier
     says: tuple[str, ...]
-    pattern: re.Pattern[str] | None = None
-    unless: re.Pattern[str] | None = None  # searched in the whole text
+    pattern: str = ""
+    blame: Blame = SELF
+    tier: Tier = Tier.PROCESS
+    unless: str = ""  # searched in the whole text
     recurs: bool = False
 
     def find(self, text: Text) -> Finding | None:
-        position = self._position(text)
-        if position < 0 or (self.unless is not None and self.unless.search(text.whole)):
+        position = self._position(text.lower)
+        if position < 0 or (self.unless and re.search(self.unless, text.whole)):
             return None
-        evidence = line_at(text.kept, position)
-        verdict = Verdict(
-            self.kind, self.severity, self.blame, self.recurs, self.name, evidence
+        return finding(
+            text, position, self.tier, self.name, self.kind, self.severity, self.blame, self.recurs
         )
-        return Finding(self.tier, position, verdict)
 
-    def _position(self, text: Text) -> int:
-        found = [at for at in map(text.lower.find, self.says) if at >= 0]
-        if not found:
-            return -1
-        if self.pattern is None:
-            return min(found)
-        match = self.pattern.search(text.lower)
+    def _position(self, lower: str) -> int:
+        found = [at for at in map(lower.find, self.says) if at >= 0]
+        if not found or not self.pattern:
+            return min(found, default=-1)
+        match = re.search(self.pattern, lower)
         return match.start() if match else -1
 
 
-def rx(pattern: str) -> re.Pattern[str]:
-    """Patterns are matched against lower-cased text; `.` stays within a line."""
-    return re.compile(pattern)
+def finding(
+    text: Text,
+    position: int,
+    tier: Tier,
+    name: str,
+    kind: Kind,
+    severity: Severity,
+    blame: Blame = SELF,
+    recurs: bool = False,
+) -> Finding:
+    evidence = line_at(text.kept, position)
+    return Finding(tier, position, Verdict(kind, severity, blame, recurs, name, evidence))
+
+
+def blamed(found: Finding, blame: Blame) -> Finding:
+    return replace(found, verdict=replace(found.verdict, blame=blame))
 
 
 def line_at(text: str, position: int) -> str:
     start = text.rfind("\n", 0, position) + 1
     end = text.find("\n", position)
-    line = text[start : end if end >= 0 else len(text)].strip()
-    if len(line) <= EVIDENCE_LENGTH:
-        return line
+    line = text[start : end if end >= 0 else len(text)]
     offset = max(0, min(position - start - 40, len(line) - EVIDENCE_LENGTH))
-    return line[offset : offset + EVIDENCE_LENGTH]
+    return line[offset : offset + EVIDENCE_LENGTH].strip()
 
 
 def apply(rules: tuple[Rule, ...], text: Text) -> Iterator[Finding]:
     for rule in rules:
-        finding = rule.find(text)
-        if finding is not None:
-            yield finding
+        found = rule.find(text)
+        if found is not None:
+            yield found

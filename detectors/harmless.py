@@ -1,0 +1,114 @@
+"""Lines that look like trouble and are none; they leave the text before rules read it. Pure.
+
+A line stays out of sight only if its own words say so: a level below warning, a retry under way, a
+count of nought, a notice that software prints on every healthy start or end.
+"""
+
+from __future__ import annotations
+
+import re
+
+ANSI = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b\][^\x07]*\x07|(?<!\x1b)\[(?:\d{1,2};)*\d{1,2}m")
+LEVEL = re.compile(
+    r"^.{0,100}?(?:^|[\s\[(|<:'\"-])(?:info|debug|trace|notice|verbose)(?:[\s\])|>:'\",-]|$)"
+    r"|^\W*i\d{4} \d\d:|\[i\d{3,4} \d\d:"
+)
+KEPT_AT_ANY_LEVEL = re.compile(
+    r"blocked for more than|rcu|xid|oom|killed|lockup|loss is nan|nvrm|cancelled|signal sigusr|"
+    r"straggler|spike"
+)
+HARMLESS = re.compile(
+    "|".join(
+        (
+            # Python
+            r"\b(?:future|deprecation|pendingdeprecation|user|runtime|resource|import|syntax|"
+            r"experimental|beta|bytes|unicode|encoding|lightning\w*|possibleuser|rank_zero_)"
+            r"warning\b(?!.*(?:cuda initialization|error \d{3}))",
+            r"exception ignored in",
+            r"setting omp_num_threads|overloaded, please further tune",
+            r"fatal: not a git repository|cannot change locale|cannot modify limit|"
+            r"inappropriate ioctl for device|libibverbs: warning|failed to load image python ext|"
+            r"unable to resolve hostname to a \(local\)|pmix[^\n]*gds|leaked semaphore|"
+            r"sys\.excepthook is missing|journal corrupted or uncleanly|file exists$",
+            r"tokenizers: the current process just got forked",
+            r"unable to register cu\w+ factory|computation placer already registered|"
+            r"could not load dynamic library|tf-trt warning|could not find tensorrt|"
+            r"this tensorflow binary is optimized|cuda drivers on your machine, gpu will not",
+            # torch
+            r"destroy_process_group\(\) was not called|closing signal sig(term|int)|"
+            r"sending process \d+ closing|warning: process group has not been destroyed",
+            r"errno: (?:97|99) - (?:address family|cannot assign)",
+            r"\boverflow!|gradient overflow|overflow detected\. skipping|skipping step, loss scaler",
+            r"grad scaler|hysteresis",
+            r"nccl (?:info|trace)\b|^nccl version",
+            r"numa balancing|could not find real path|failed to open libibverbs|"
+            r"failed to find (?:libcudart|cudadriver|cuda library)|missing \"?iommu=pt|"
+            r"net/plugin: (?:no plugin|could not find|failed to find)|dmabuf is (?:un)?available",
+            r"using devices used by this process is currently unknown|device_id",
+            # launchers and Slurm
+            r"\bretry(?:ing)?\b(?!.{0,3}(?:count|exceeded|exc|counter|limit))",
+            r"requested nodes are busy|temporarily disabled|queued and waiting for resources|"
+            r"srun: debug|slurmd: debug|: debug\d?:|done with job|bypassing signal",
+            r"failed to retrieve preemption notice",
+            r"exit(?:ed)? ?(?:with )?(?:exit )?(?:code|status):? 0\b(?!x)|exitcode *: 0\b|"
+            r"completed +0:0|completed successfully",
+            r"(?<![\w.])(?:0|no|zero) (?:errors?|failures?|failed|warnings?|oom)\b|"
+            r"\b(?:errors?|failures?|failed) ?[:=] ?0(?:\.0+)?\b(?! in )",
+            # the kernel's ordinary life
+            r"masking unsupported request error|nvidia-nvswitch\d*: (?:open|probing|using)|"
+            r"module verification failed|tainting kernel|tainted:|"
+            r"nvrm: (?:loading|gpu board serial|persistence mode|installing)|"
+            r"acpi (?:bios )?error|bios error \(bug\)|acpi: .*(?:error|fail)|"
+            r"aer: enabled|(?:ras|hest|erst|ghes)\b.*(?:initialized|enabled|firmware first)|"
+            r"edac .*(?:giving out|ver:|version)|mce: cpu\w* supports|mce: using|cmci storm|"
+            r"nvidia-persistenced|nvidia-uvm: (?:loaded|unloaded)|"
+            r"get_p2p_free_callback|firmware: failed to load .*(?:-2\)|direct)|"
+            r"ext4-fs \([^)]*\): (?:mounted|unmounting|re-mounted|recovery complete)|"
+            r"xfs \([^)]*\): (?:mounting|ending|unmounting)|perf: interrupt took too long|"
+            r"error record serialization",
+            r"nfs: server .* ok\b|connection restored to|port active|cable plugged|"
+            r"connection was restored|reconnected|recovered from",
+            # counters and settings
+            r"^\W*[\w -]+ : *(?:not active|n/a|no|none|false|disabled)\s*$",
+            r"thrown while requesting (?:head|get)",
+            r"sw power cap *: *active|\bidle *: *active|applications clocks setting *: *active",
+            r"\b(?:on|upon|if|when) (?:error|failure|exception)\b|fail[-_ ]?fast|error[-_ ]handl|"
+            r"max_?retries|ignore_?errors?|raise_?error",
+            r"\berrors?(?: rate)?[ :=|]{1,4}\d*\.\d+|(?:squared|absolute|mean|relative|word) error",
+        )
+    )
+)
+CONSEQUENCE = re.compile(
+    r"failed to send message_task_exit|srun: (?:job step aborted|force terminated)|"
+    r"srun: terminating|launch/slurm:"
+)
+FOLLOWS_IGNORED = re.compile(
+    r"^\s|^traceback \(most recent|^[\w.]*(?:error|exception|exit|interrupt)\b.*$"
+)
+
+
+def plain(text: str) -> str:
+    """Without colours; a progress bar's carriage returns end its line."""
+    if "\x1b" in text or "m" in text and "[" in text:
+        text = ANSI.sub("", text)
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
+def kept_lines(text: str) -> str:
+    """`text` without its harmless lines, and without what was raised where nobody cares."""
+    kept: list[str] = []
+    ignoring = False
+    for line in text.split("\n"):
+        lower = line.lower()
+        ignoring = "exception ignored in" in lower or (
+            ignoring and FOLLOWS_IGNORED.match(lower) is not None
+        )
+        if not ignoring and not is_harmless(lower):
+            kept.append(line)
+    return "\n".join(kept)
+
+
+def is_harmless(lower: str) -> bool:
+    if HARMLESS.search(lower):
+        return True
+    return LEVEL.match(lower) is not None and not KEPT_AT_ANY_LEVEL.search(lower)

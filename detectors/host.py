@@ -1,0 +1,116 @@
+"""The kernel log of a node: memory, PCIe, lock-ups, the out-of-memory killer. Pure.
+
+May touch: this package's nouns and rules.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from detectors.rules import NONE, SELF, SEV1, SEV2, UNKNOWN, Finding, Rule, Text, finding
+from detectors.verdict import Kind, Tier
+
+HARD = Tier.HARDWARE
+
+RULES = (
+    Rule("memory.uncorrected", Kind.HOST_MEMORY, SEV1,
+         ("[hardware error]", "edac", "mce:", "memory failure:", "machine check"),
+         r"edac [^\n]*\bue\b|edac[^\n]*uncorrect|uncorrected|memory failure: 0x|"
+         r"machine check (exception|event)?:? ?\d|fatal machine check|"
+         r"event severity: (fatal|recoverable)|handling mce memory error(?![^\n]*\bce\b)|"
+         r"uncorrectable (memory|ecc|error)", tier=HARD,
+         unless=r"edac [^\n]*\d+ ce (?!.*\bue\b)"),
+    Rule("memory.poison", Kind.HOST_MEMORY, SEV1,
+         ("hardware memory corruption", "hwpoison", "mca: ", "memory error on dimm",
+          "check_hw_physmem", "check_hw_mcelog"), tier=HARD),
+    Rule("memory.corrected", Kind.HOST_MEMORY, NONE,
+         ("edac", "[hardware error]", "mce:", "corrected"),
+         r"edac [^\n]*\bce\b|event severity: corrected|corrected error, no action|"
+         r"corrected (memory|hardware|machine check) error|machine check events logged",
+         blame=UNKNOWN, tier=Tier.HINT),
+    Rule("pcie.fatal", Kind.PCIE_AER, SEV1,
+         ("aer:", "pcie bus error", "dpc:", "pciehp", "pcie fatal", "link retraining"),
+         r"severity=uncorrect|uncorrect[a-z]* \((non-)?fatal\)|uncorrectable \(?(non-)?fatal|"
+         r"device recovery failed|can't recover|dpc: containment|"
+         r"pciehp[^\n]*(link down|card not present)|unsupported request error|"
+         r"link retraining failed", tier=HARD),
+    Rule("pcie.corrected", Kind.PCIE_AER, NONE, ("aer:", "pcie bus error"),
+         r"severity=corrected|correct(ed|able) error", blame=UNKNOWN, tier=Tier.HINT),
+    Rule("pcie.narrow", Kind.STRAGGLER, SEV1, ("available pcie bandwidth, limited by",), tier=HARD),
+    Rule("pcie.narrow.field", Kind.STRAGGLER, SEV1, ("downgraded", "pcie link width"),
+         r"lnksta:[^\n]*\(downgraded\)|pcie link width[^\n]*(expected|should be|degraded)",
+         tier=HARD),
+    Rule("kernel.lockup", Kind.LOCKUP, SEV1,
+         ("soft lockup", "hard lockup", "kernel panic", "self-detected stall", "detected stalls on",
+          "unable to handle kernel", "null pointer dereference", "kernel bug at",
+          "rcu_sched kthread starved", "unable to handle page fault", "oops:",
+          "nmi watchdog: watchdog detected", "not syncing", "scheduling while atomic",
+          "bad page state", "watchdog: bug", "kernel oops", "rcu_preempt detected"),
+         unless=r"kernel\.(panic|hung)\w* *=", tier=HARD),
+    Rule("kernel.gpf", Kind.LOCKUP, SEV1, ("general protection fault",),
+         r"(?<!traps: )\bgeneral protection fault[:,]", tier=HARD,
+         unless=r"traps: [^\n]*general protection"),
+    Rule("kernel.hung_task", Kind.HANG, SEV1, ("blocked for more than",),
+         r"task [^\n]*blocked for more than \d+ seconds", tier=HARD),
+    Rule("kernel.segfault", Kind.EXITED, SEV2, ("segfault at", "traps: "),
+         r"\bsegfault at [0-9a-f]+ ip|traps: [^\n]*(trap|general protection)",
+         tier=Tier.PROCESS),
+    Rule("kernel.iommu", Kind.DMA, SEV1,
+         ("dmar:", "io_page_fault", "sw-iommu", "swiotlb buffer is full", "iommu", "arm-smmu"),
+         r"dmar: (drhd: handling fault|\[dma|\[intr)|io_page_fault|out of sw-iommu space|"
+         r"swiotlb buffer is full|iommu[^\n]*(fault|failed to map)|"
+         r"smmu[^\n]*(fault|unhandled context)|fault addr", tier=HARD),
+    Rule("dma.mapping", Kind.DMA, SEV1,
+         ("dma map", "dma_map", "dma mapping", "mapping of buffer object failed",
+          "nvidia_p2p_get_pages failed", "peer memory register failed", "dma-buf"),
+         r"(dma[ _]map\w*|p2p_get_pages|memory register|dma-buf|buffer object)[^\n]*"
+         r"(fail|invalid|error|cannot|unable)|invalid dma mapping", tier=HARD),
+    Rule("host.disk", Kind.STORAGE, SEV1,
+         ("i/o error", "ext4-fs error", "xfs (", "btrfs error", "nvme nvme", "buffer i/o",
+          "read-only"),
+         r"ext4-fs error|xfs \([^)]*\): [^\n]*(i/o error|corruption|shutting down|shutdown)|"
+         r"btrfs[^\n]*error|(buffer |critical |metadata )?i/o error[, ][^\n]*(dev|sector)|"
+         r"nvme nvme\d+: [^\n]*(timeout|controller is down|removing after|aborting)|"
+         r"remounting filesystem read-only|blk_update_request", tier=HARD),
+)
+
+BYSTANDER = re.compile(
+    r"^(vector|fluent|td-agent|filebeat|telegraf|collectd|node_expo|prometheus|dcgm|nv-hostengine|"
+    r"datadog|agent|sshd|systemd|rsyslog|journal|snapd|kubelet|dockerd|containerd|slurmd|"
+    r"slurmstepd|nvidia-smi|nvidia-persiste|nscd|sssd|chronyd|promtail|grafana|cadvisor|otel|"
+    r"logrotate|cron|polkitd|dbus|networkd|irqbalance|zabbix|nagios|ganglia|gmond|wazuh|auditd|"
+    r"tmux|sftp|rsync|unattended|packagekit|apt|dnf|yum|node$|code|falcon|osqueryd|munged|lnet|"
+    r"s3fs|goofys|fwupd|tuned|puppet|chef|salt)"
+)
+VICTIM = re.compile(
+    r"killed process \d+,? ?\(([^)]*)\)|reaped process \d+ \(([^)]*)\)|"
+    r"task=([^,\s]+),pid=|\b([\w.:/-]+) invoked oom-killer"
+)
+OOM_WORDS = (
+    "oom-killer", "oom_reaper", "out of memory: kill", "oom-kill", "oom_kill", "memory cgroup out",
+)  # fmt: skip
+
+
+def find_oom(text: Text) -> Iterator[Finding]:
+    """The victim decides: a log shipper that the kernel shot is nobody's failure.
+
+    Who *invoked* the killer only asked for memory; its name counts when no victim is named.
+    """
+    at = min((i for i in map(text.lower.find, OOM_WORDS) if i >= 0), default=-1)
+    if at < 0 or _none_counted(text.lower):
+        return
+    killed, invoked = [], []
+    for match in VICTIM.finditer(text.lower):
+        (invoked if match[4] else killed).append(match[1] or match[2] or match[3] or match[4])
+    names = killed or invoked
+    if names and all(BYSTANDER.match(name.strip('"')) for name in names):
+        yield finding(text, at, HARD, "oom.bystander", Kind.HOST_OOM, NONE, UNKNOWN)
+    else:
+        yield finding(text, at, HARD, "oom.kill", Kind.HOST_OOM, SEV2, SELF)
+
+
+def _none_counted(lower: str) -> bool:
+    """A cgroup's event counters, all at nought."""
+    counts = re.findall(r"oom_(?:group_)?kill (\d+)\b", lower)
+    return bool(counts) and not any(map(int, counts))

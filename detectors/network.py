@@ -1,0 +1,173 @@
+"""Ports, links and sockets, as the kernel, the verbs libraries and programs report them. Pure.
+
+May touch: this package's nouns and rules.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from detectors.rules import (
+    NONE,
+    PEER,
+    SELF,
+    SEV1,
+    SEV2,
+    SEV3,
+    UNKNOWN,
+    Finding,
+    Rule,
+    Text,
+    finding,
+)
+from detectors.verdict import Kind, Tier
+
+HARD, VICTIM, SYMPTOM = Tier.HARDWARE, Tier.VICTIM, Tier.SYMPTOM
+
+RULES = (
+    Rule("port.gone", Kind.PORT_DOWN, SEV1,
+         ("cable unplugged", "port state change to down", "no ib port", "check_hw_ib",
+          "ib port is down", "port is not active", "health compromised", "mlx5_core",
+          "physical state: disabled", "physical state: polling", "state: down", "port_down",
+          "no active ib port", "4: down", "link_layer"),
+         r"cable unplugged|(port|link)[^\n]*(to|is|not) (down|active)\b|no ib port|check_hw_ib|"
+         r"health compromised|mlx5_core[^\n]*(fatal|internal error|in error state|reset failed)|"
+         r"\bstate: *(down|1: down)|physical state: *(disabled|polling|sleep)|state:\s+port_down|"
+         r"no active ib port", tier=HARD),
+    Rule("net.resolve", Kind.NETWORK, SEV3,
+         ("name or service not known", "temporary failure in name resolution", "unknown host",
+          "name resolution", "nodename nor servname", "could not resolve host", "dns srv",
+          "no address associated with hostname", "getaddrinfo failed", "enotfound",
+          "gai error"), blame=UNKNOWN, tier=SYMPTOM),
+    Rule("net.unreachable", Kind.NETWORK, SEV3,
+         ("no route to host", "network is unreachable", "host is unreachable", "network is down",
+          "host unreachable", "ehostunreach", "enetunreach", "errno: 113", "errno 113"),
+         blame=UNKNOWN, tier=SYMPTOM),
+    Rule("net.retry_exceeded", Kind.NETWORK, SEV3,
+         ("transport retry count", "retry exceeded", "retry counter exceeded", "retry_exc_err",
+          "rnr retry", "unresponsive receiver", "endpoint timeout", "unreachable remote"),
+         blame=UNKNOWN, tier=SYMPTOM),
+    Rule("net.qp", Kind.NETWORK, SEV3,
+         ("to rtr", "to rts", "ibv_modify_qp", "modify qp", "rdma_resolve_addr",
+          "rdma_resolve_route", "rdma cm event"),
+         r"(to rt[rs]|modify[_ ]qp|rdma_resolve\w*|rdma cm event)[^\n]*"
+         r"(timed out|no route|unreachable|110|113|rejected|error|fail)",
+         blame=UNKNOWN, tier=SYMPTOM, unless=r"modify_qp[^\n]*(invalid argument|no data)"),
+    Rule("net.qp.invalid", Kind.CONFIGURATION, SEV2, ("modify_qp", "modify qp", "gid"),
+         r"modify[_ ]qp[^\n]*(invalid argument|no data available)|invalid gid|gid index \d+ "
+         r"(is )?(invalid|not)|failed to (query|get) gid", recurs=True),
+    Rule("net.memlock", Kind.CONFIGURATION, SEV2,
+         ("ibv_create_qp", "ibv_create_cq", "memlock", "locked memory"),
+         r"ibv_create_[qc][pq][^\n]*cannot allocate|(memlock|locked memory)[^\n]*"
+         r"(limit|low|ulimit|insufficient)", recurs=True),
+    Rule("net.timeout", Kind.NETWORK, SEV3,
+         ("connection timed out", "etimedout", "errno 110", "errno: 110", "connect timeout",
+          "connecttimeout", "read timed out", "readtimeout", "i/o timeout",
+          "socket timed out", "tls handshake timeout", "gateway time", "operation timed out",
+          "connect timed out", "connect() timed out"),
+         blame=UNKNOWN, tier=VICTIM),
+    Rule("net.http", Kind.NETWORK, SEV3,
+         ("max retries exceeded", "couldn't connect to", "connectionerror", "remotedisconnected",
+          "protocolerror", "too many requests", "server error", "service unavailable",
+          "httperror", "http error", "sslerror", "ssleoferror", "incompleteread",
+          "chunkedencodingerror", "status code 5", "offlinemodeisenabled",
+          "localentrynotfounderror"),
+         r"max retries exceeded|couldn't connect to '?http|(requests|urllib3|httpx|aiohttp)[\w.]*"
+         r"(error|exception)|remotedisconnected|protocolerror|429 |too many requests|"
+         r"\b50[0234] (server|internal|bad|service|gateway)|ssl(eof)?error|incompleteread|"
+         r"chunkedencodingerror|status code 5\d\d|localentrynotfounderror",
+         blame=UNKNOWN, tier=SYMPTOM,
+         unless=r"\b40[134] client error|unauthorized for url|forbidden for url"),
+    Rule("net.refused", Kind.REFUSED, SEV3,
+         ("connection refused", "connectionrefusederror", "econnrefused", "errno: 111",
+          "errno 111"), blame=PEER, tier=VICTIM),
+    Rule("net.reset", Kind.LOST, SEV2,
+         ("connection reset by peer", "connectionreseterror", "econnreset", "reset by peer",
+          "connection was reset", "broken pipe", "brokenpipeerror", "connection closed by",
+          "closed the connection", "connection closed", "connection was closed",
+          "connection lost", "lost connection", "eof received", "socket closed",
+          "connection aborted", "remote end closed", "end of file on socket",
+          "connection was likely closed", "peer closed"), blame=PEER, tier=VICTIM),
+    Rule("net.cqe", Kind.NETWORK, SEV3, ("dump error cqe", "dump_cqe", "error cqe"),
+         blame=UNKNOWN, tier=SYMPTOM),
+    Rule("net.watchdog", Kind.NETWORK, SEV1, ("netdev watchdog", "transmit queue"),
+         r"netdev watchdog|transmit queue \d+ timed out", tier=HARD),
+    Rule("net.device_fatal", Kind.PORT_DOWN, SEV1,
+         ("device fatal", "catastrophic error", "cr space", "fw fatal", "firmware fatal"),
+         tier=HARD),
+)
+
+LINK_DOWN = re.compile(
+    r"\blink is (not ready|down)|link down|link status definitely down|link becomes down|"
+    r"\bport error\b|ibv_event_port_err|link_downed|lost carrier|port \d+ is down|"
+    r"port down|link flap|flapping"
+)
+LINK_UP = re.compile(
+    r"\blink is up|link up|link status definitely up|link becomes ready|port active|"
+    r"ibv_event_port_active|gained carrier|port \d+ is up|port up"
+)
+LINK_WORDS = ("link", "port error", "port_err", "carrier", "port down", "flap", "is down")
+
+
+def find_links(text: Text) -> Iterator[Finding]:
+    """A port that came back was a flap; one that did not is down."""
+    if not any(word in text.lower for word in LINK_WORDS):
+        return
+    down = LINK_DOWN.search(text.lower)
+    if down is None or _other_link(text.lower, down):
+        return
+    ups = [match.start() for match in LINK_UP.finditer(text.whole)]
+    flapped = "flap" in down[0] or any(up > down.start() for up in ups)
+    program = "async" in text.lower or "port_err" in down[0]
+    if flapped:
+        yield finding(text, down.start(), HARD, "link.flap", Kind.FLAPPING, SEV3, SELF)
+    else:
+        severity = SEV3 if program else SEV1
+        yield finding(text, down.start(), HARD, "port.down", Kind.PORT_DOWN, severity, SELF)
+
+
+def _other_link(lower: str, down: re.Match[str]) -> bool:
+    """NVLink, PCIe and storage have links of their own; virtual interfaces come and go."""
+    start = lower.rfind("\n", 0, down.start()) + 1
+    end = lower.find("\n", down.end())
+    line = lower[start : end if end >= 0 else len(lower)]
+    others = ("nvlink", "netir", "pcie", "sata", "ata", "veth", "docker", "cali", "xid", "usb",
+              "addrconf")  # fmt: skip
+    counter = re.search(r"link_downed['\"]?[ :=]+0\b", line)
+    return counter is not None or any(re.search(rf"\b{word}", line) for word in others)
+
+
+COMPLETION = re.compile(
+    r"got completion (?:from|with)[^\n]*?(?:status|error)[ =]*(?:(\w+)\()?(\d+)\b([^\n]*)"
+)
+ASYNC = re.compile(r"got async (?:error )?event ?: ?([^\n]*)")
+
+
+def find_completions(text: Text) -> Iterator[Finding]:
+    """Failed work on a queue pair, as NCCL prints it over its versions.
+
+    1 to 4 are the reporter's own buffers, 9 to 11 the far side's; 5 follows from any other;
+    12 and 13 are answers that never came.
+    """
+    for match in COMPLETION.finditer(text.lower):
+        code = int(match[2])
+        if code == 4:
+            yield finding(text, match.start(), HARD, "ib.local", Kind.DMA, SEV1, SELF)
+        elif code in (9, 10, 11):
+            yield finding(text, match.start(), Tier.DECISIVE, "ib.remote", Kind.DMA, SEV1, PEER)
+        elif code != 0:
+            tier = VICTIM if code == 5 else SYMPTOM
+            yield finding(text, match.start(), tier, "ib.completion", Kind.NETWORK, SEV3, UNKNOWN)
+
+
+def find_async_events(text: Text) -> Iterator[Finding]:
+    for match in ASYNC.finditer(text.lower):
+        event = match[1]
+        if "access" in event and ("violation" in event or "error" in event):
+            yield finding(text, match.start(), HARD, "ib.access", Kind.DMA, SEV1, SELF)
+        elif "fatal" in event or "catastrophic" in event:
+            yield finding(text, match.start(), HARD, "ib.fatal", Kind.PORT_DOWN, SEV1, SELF)
+        elif "port" not in event and "error" not in event:
+            yield finding(text, match.start(), Tier.HINT, "ib.event", Kind.NON_FAILURE, NONE,
+                          UNKNOWN)  # fmt: skip

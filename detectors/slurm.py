@@ -1,0 +1,137 @@
+"""What Slurm's daemons and commands print of jobs, steps and nodes. Pure.
+
+An end that Slurm or the user planned explains every error that comes with it.
+May touch: this package's nouns and rules.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from detectors.rules import (
+    NONE,
+    PEER,
+    SELF,
+    SEV1,
+    SEV2,
+    SEV3,
+    UNKNOWN,
+    Finding,
+    Rule,
+    Text,
+    finding,
+)
+from detectors.verdict import Kind, Tier
+
+DECISIVE, HARD, SUMMARY, VICTIM = Tier.DECISIVE, Tier.HARDWARE, Tier.SUMMARY, Tier.VICTIM
+
+RULES = (
+    Rule("slurm.time_limit", Kind.TIME_LIMIT, NONE,
+         ("due to time limit", "exceeded job time limit", "term_runlimit", "walltime", "timelimit",
+          " timeout ", "due to deadline", "time limit exhausted", "reached time limit"),
+         r"due to time limit|exceeded (job )?time limit|term_runlimit|walltime[^\n]*exceeded|"
+         r"\btimeout +(\d+-)?\d\d:\d\d:\d\d|\btimeout +0:\d|due to deadline|"
+         r"time ?limit (reached|exhausted|exceeded)|reached time limit", tier=DECISIVE),
+    Rule("slurm.preempted", Kind.PREEMPTION, NONE,
+         ("due to preemption", "preempted", "preempting", "due to job requeue"),
+         r"due to preemption|job\w*[^\n]{0,40}\bpreempted|state=preempted|\bpreempted +(\d|job)|"
+         r"preempting job", tier=DECISIVE, unless=r"submitit[^\n]*sigusr|either the leader"),
+    Rule("slurm.requeue_limit", Kind.TIME_LIMIT, NONE, ("sigusr",),
+         r"(caught signal|received|got) sigusr[12]", tier=DECISIVE,
+         unless=r"due to preemption"),
+    Rule("slurm.cancelled", Kind.CANCELLED, NONE,
+         ("cancelled", "due to job requeue", "force terminated job", "interrupt (one more"),
+         r"\*\*\* job \d+[^\n]* cancelled at (?![^\n]*due to (node|time|preempt))|"
+         r"cancelled by \d+|due to job requeue|srun: interrupt|signal 9 to jobid|"
+         r"cancelled\+ ", tier=DECISIVE, unless=r"due to node failure|node_fail"),
+    Rule("slurm.step_cancelled", Kind.CANCELLED, NONE, ("cancelled at",),
+         r"\*\*\* step [\d.]+ on \S+ cancelled at [\dt:-]+ \*\*\*", tier=SUMMARY,
+         unless=r"job step aborted|exited with exit code|due to|error:(?!.*\*\*\*)"),
+    Rule("slurm.step_aborted", Kind.EXITED, SEV2,
+         ("job step aborted", "timed out waiting for job step"), blame=UNKNOWN,
+         tier=Tier.HINT),
+    Rule("slurm.node_fail.job", Kind.LOST, SEV1, ("node_fail",), tier=DECISIVE),
+    Rule("slurm.node_fail", Kind.LOST, SEV1,
+         ("node failure on", "due to node failure", "on failed node", "not responding, setting down",
+          "are still not ready", "setting down", "unexpectedly rebooted", "not responding",
+          "missing from batch node", "lost communication", "resumetimeout",
+          "wrong with the boot", "node_down", "powered down unexpectedly", "down*"),
+         r"node failure on|due to node failure|on failed node|setting down|still not ready|"
+         r"unexpectedly rebooted|nodes? \S+ not responding|missing from batch node|"
+         r"lost communication with|resumetimeout|boot of the nodes|reason=not responding|"
+         r"state=down\S*not_responding|\bdown\*|not responding *(root|slurm)",
+         blame=PEER, tier=DECISIVE, unless=r"nfs: server|node_fail\b"),
+    Rule("slurm.kill_failed", Kind.HANG, SEV1,
+         ("kill task failed", "not ending with signals", "unkillable", "killtaskfailed"),
+         tier=HARD),
+    Rule("slurm.oom", Kind.HOST_OOM, SEV2,
+         ("oom-kill event", "oom_kill event", "out_of_me", "out of memory handler",
+          "out-of-memory handler", "exceeded memory limit", "exceeded job memory limit",
+          "step memory limit", "oom killed", "oom killer", "oomkilled", "term_memlimit",
+          "task 0: out of memory", "tasks: out of memory", ": out of memory"),
+         r"oom[-_]kill event|\bout_of_me\w*|out[- ]of[- ]memory handler|exceeded (job |step )?memory|"
+         r"oom ?kill(ed|er)|term_memlimit|srun: error: [^\n]*out of memory",
+         tier=HARD, unless=r"cuda out of memory|potential root causes|detected 0 oom"),
+    Rule("slurm.credential", Kind.CONFIGURATION, SEV1,
+         ("credential expired", "job credential", "munge", "protocol authentication",
+          "replayed credential", "rewound credential", "invalid credential"),
+         r"credential (expired|revoked|replayed|invalid)|(invalid|expired|rewound|replayed) "
+         r"(job )?credential|munge[^\n]*(fail|error|cannot|not running|invalid)|"
+         r"protocol authentication error|clock skew", tier=HARD),
+    Rule("slurm.prolog", Kind.SOFTWARE, SEV1,
+         ("prolog", "epilog"),
+         r"(prolog|epilog)[^\n]*(fail|error|status|timed out|hung|exit code [1-9])", tier=HARD),
+    Rule("slurm.registration", Kind.CONFIGURATION, SEV1,
+         ("low realmemory", "low real_memory", "low socket", "low cpu", "low tmpdisk",
+          "low tmp disk", "node configuration differs", "slurm.conf differs",
+          "different slurm.conf", "low socket*core*thread"), tier=HARD),
+    Rule("slurm.health", Kind.SOFTWARE, SEV1,
+         ("health check failed", "healthcheck failed", "nhc:", "health_check"),
+         r"health ?check failed|nhc: [^\n]*(fail|error)|health_check[^\n]*fail",
+         tier=Tier.SUMMARY),
+    Rule("slurm.request", Kind.CONFIGURATION, SEV2,
+         ("requested node configuration", "invalid account", "invalid partition", "invalid qos",
+          "unable to allocate resources", "batch job submission failed", "more processors requested",
+          "execve()", "couldn't chdir", "invalid --", "memory specification can not",
+          "invalid generic resource", "job violates", "invalid user id",
+          "requested partition configuration", "unable to create step"),
+         r"requested (node|partition) configuration|invalid (account|partition|qos|generic|user)|"
+         r"unable to allocate resources: (?!.*(contact|timed out|connect))|"
+         r"submission failed: (?!.*(contact|timed out|connect))|more processors|"
+         r"execve\(\)|couldn't chdir|memory specification|job violates|unable to create step",
+         recurs=True),
+    Rule("slurm.controller", Kind.NETWORK, SEV3,
+         ("unable to contact slurm controller", "socket timed out on send/recv",
+          "zero bytes were transmitted", "unable to establish controller",
+          "could not establish a configuration source", "slurm backup controller",
+          "communication connection failure", "slurm_receive_msg", "slurm_send",
+          "unable to contact", "slurmdbd", "transport endpoint"),
+         r"contact slurm|on send/recv|zero bytes were|establish (controller|a configuration)|"
+         r"backup controller in standby|communication connection failure|"
+         r"slurm_(receive|send)\w*[^\n]*(error|timed out|fail|zero)|"
+         r"slurmdbd[^\n]*(refused|timed out|unable|fail|not responding)",
+         blame=UNKNOWN, tier=Tier.SYMPTOM),
+    Rule("slurm.task_aborted", Kind.EXITED, SEV2,
+         ("aborted (core", ": aborted", ": segmentation fault", ": killed", ": bus error"),
+         r"srun: error: [^\n]*tasks? [\d,-]+: (aborted|segmentation|illegal|floating)",
+         tier=SUMMARY),
+    Rule("slurm.task_killed", Kind.EXITED, SEV2, (": killed",),
+         r"srun: error: [^\n]*tasks? [\d,-]+: killed", blame=UNKNOWN, tier=SUMMARY),
+    Rule("slurm.task_terminated", Kind.NON_FAILURE, NONE, (": terminated",),
+         r"srun: error: [^\n]*tasks? [\d,-]+: terminated", blame=PEER, tier=Tier.HINT),
+    Rule("slurm.task_exit", Kind.EXITED, SEV2, (": exited with exit code",), tier=SUMMARY),
+)
+
+SEGFAULT = re.compile(r"srun: error: (\S+): tasks? ([\d,-]+): segmentation fault")
+
+
+def find_common_segfault(text: Text) -> Iterator[Finding]:
+    """A crash of tasks on several nodes at once is the program's, not a node's."""
+    matches = list(SEGFAULT.finditer(text.lower))
+    if len({match[1] for match in matches}) >= 2:
+        yield finding(text, matches[0].start(), Tier.PROCESS, "slurm.common_segfault",
+                      Kind.USER_BUG, SEV2, SELF, recurs=True)  # fmt: skip
+
+
+__all__ = ["RULES", "SEV3", "VICTIM", "find_common_segfault"]

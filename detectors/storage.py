@@ -1,0 +1,77 @@
+"""File systems and checkpoints: full, gone, slow or broken. Pure.
+
+May touch: this package's nouns and rules.
+"""
+
+from __future__ import annotations
+
+from detectors.rules import PEER, SEV1, SEV2, SEV3, Rule
+from detectors.verdict import Kind, Tier
+
+FULL = (
+    "no space left on device", "storagefull", "enospc", "disk quota exceeded", "edquot",
+    "disk is full", "disk full", "quota exceeded", "not enough space on the disk",
+    "not enough free space", "[errno 28]", "[errno 122]", "设备上没有空间", "磁盘配额",
+    "kein speicherplatz mehr", "aucun espace disponible", "no queda espacio", "空き領域がありません",
+)  # fmt: skip
+
+RULES = (
+    Rule("disk.full", Kind.STORAGE, SEV2, FULL, tier=Tier.HARDWARE, recurs=True,
+         unless=r"(/dev/shm|shared memory|posix_fallocate|/torch_|nccl-)[^\n]*no space left|"
+                r"no space left[^\n]*(/dev/shm|/torch_|shared memory)"),
+    Rule("nfs.slow", Kind.STORAGE, SEV3,
+         ("nfs: server", "not responding, still trying", "not responding, timed out"),
+         r"nfs: server [^\n]*not responding|server [^\n]*not responding, (still trying|timed out)",
+         blame=PEER, tier=Tier.HARDWARE),
+    Rule("nfs.state", Kind.STORAGE, SEV2,
+         ("nfs4_reclaim", "lock reclaim failed", "nfs: state manager", "nfs4_schedule",
+          "nfs: __nfs4"), tier=Tier.HARDWARE),
+    Rule("lustre.evicted", Kind.STORAGE, SEV2,
+         ("transport endpoint shutdown", "was evicted by", "client was evicted", "evicting client",
+          "[errno 108]"),
+         blame=PEER, tier=Tier.HARDWARE),
+    Rule("lustre.waiting", Kind.STORAGE, SEV3,
+         ("in progress operations using this service will wait", "lustreerror", "lustre:",
+          "lnet:", "lneterror"),
+         r"will wait for recovery|lustreerror:|lneterror:|lustre: [^\n]*(timed out|was lost|"
+         r"slow reply|unable to|not available)|lnet: [^\n]*(timed out|timeout|error)",
+         blame=PEER, tier=Tier.HARDWARE),
+    Rule("fs.server", Kind.STORAGE, SEV3,
+         ("libceph:", "ceph:", "beegfs", "mmfs", "gpfs", "weka", "glusterfs", "rpc: "),
+         r"(libceph|ceph): [^\n]*(down|hung|socket closed|connect error|timed out|lost)|"
+         r"(beegfs|weka|glusterfs|gpfs|mmfs)[^\n]*(unreachable|timed? ?out|communication error|"
+         r"disconnected|lost|deadlock|expelled|failed|error)", blame=PEER, tier=Tier.HARDWARE),
+    Rule("fs.stale", Kind.STORAGE, SEV2,
+         ("stale file handle", "estale", "[errno 116]", "stale nfs"), tier=Tier.HARDWARE),
+    Rule("fs.read_only", Kind.STORAGE, SEV2,
+         ("read-only file system", "erofs", "[errno 30]"), tier=Tier.HARDWARE, recurs=True),
+    Rule("fs.io", Kind.STORAGE, SEV2,
+         ("input/output error", "[errno 5]", "i/o error", "输入/输出错误", "eingabe-/ausgabefehler",
+          "transport endpoint is not connected", "[errno 107]", "[errno 121]", "remote i/o error",
+          "iostream error", "file write failed", "unexpected pos", "write error", "short write"),
+         tier=Tier.HARDWARE),
+    Rule("fs.mount", Kind.STORAGE, SEV1,
+         ("check_fs_mount", "mount.nfs", "not mounted", "mount(2)", "mounting", "df command"),
+         r"check_fs_mount|mount[^\n]*(failed|timed out|not mounted)|not mounted",
+         tier=Tier.HARDWARE),
+    Rule("object.store", Kind.STORAGE, SEV3,
+         ("botocore", "s3", "clienterror", "gcsfs", "slowdown", "endpointconnectionerror",
+          "azure.core.exceptions", "fsspec"),
+         r"botocore[\w.]*(error|exception)|s3[^\n]*(slowdown|internalerror|reduce your request)|"
+         r"endpointconnectionerror|gcsfs[\w.]*error|azure\.core\.exceptions",
+         blame=PEER, tier=Tier.PROCESS),
+    Rule("checkpoint.corrupt", Kind.CHECKPOINT, SEV2,
+         ("pytorchstreamreader failed", "central directory", "invalid header or archive",
+          "headertoolarge", "headertoosmall", "metadataincompletebuffer", "invalidheader",
+          "invalid load key", "pickle data was truncated", "unpickling stack underflow",
+          "ran out of input", "file size doesn't match", "unexpected eof, expected",
+          "corrupted checkpoint", "checkpoint is corrupt", "checkpoint file is corrupt",
+          "corrupt checkpoint", "checksum mismatch", "crc mismatch", "not a zip file",
+          "badzipfile", "storage has wrong byte size", "storage has wrong size",
+          "incomplete metadata", "file is not a valid", "unable to open file (truncated",
+          "metadata mismatch", "error while deserializing header", "checkpoint is incomplete",
+          "appears to be corrupt", "file in archive is not in a subdirectory",
+          "archive is corrupted", "bytes were requested, but", "data loss", "dataloss",
+          "invalid magic number; corrupt file", "corrupt file", "could not read bytes"),
+         tier=Tier.HARDWARE, recurs=True),
+)
