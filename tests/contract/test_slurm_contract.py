@@ -5,6 +5,7 @@ Each test is one story told twice; only who plays the world differs.
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
@@ -16,8 +17,11 @@ from unicrond.errors import Refused, SlurmUnavailable
 from unicrond.model.cluster import Allocation, JobState, NodeState, Snapshot
 from unicrond.ports import Slurm
 from unicrond.slurm.cli import CommandLineSlurm
+from unicrond.slurm.codec import Decoder
+from unicrond.slurm.hostlist import expand, fold
 from unicrond.slurm.simulated import SimulatedSlurm
 from unicrond.slurm.watch import SystemClock
+from unicrond.slurm.watcher import watch_command
 
 OURS = "unicron: node_lost incident=1"
 NODES = tuple(f"n{number}" for number in range(1, 5))
@@ -364,3 +368,24 @@ def test_while_slurmctld_is_down_everything_is_unknown_and_nothing_is_done(world
     again = _until(world, lambda seen: bool(seen.allocations), 20)
     assert _job(again, job.job_id).restarts == 0
     _until(world, lambda s: {n.state for n in (s.nodes or {}).values()} == {NodeState.UP}, 60)
+
+
+@pytest.mark.slurm
+@pytest.mark.parametrize(
+    "text",
+    ["n[01-03,20]", "r[0-1]n[08-11]", "n[1-010]", "n1,n1", "n[3,1]", ",n1,,n2", "n[1-2],[3-4]"],
+)
+def test_hostlists_mean_to_us_what_they_mean_to_slurm(lab: Lab, text: str) -> None:
+    def by_slurm(hostlist: str) -> list[str]:
+        return lab.exec(["scontrol", "show", "hostnames", hostlist]).stdout.split()
+
+    names = by_slurm(text)
+    assert list(expand(text)) == names
+    assert by_slurm(fold(names)) == names
+
+
+@pytest.mark.slurm
+def test_the_watch_process_sees_the_cluster(lab: Lab) -> None:
+    command = watch_command(2, 5, lab.command([], user="unicron"))
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=20)
+    assert tuple(Decoder().decode(done.stdout).snapshot.nodes or {}) == NODES
