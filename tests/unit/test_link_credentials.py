@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -13,9 +14,19 @@ from pathlib import Path
 import pytest
 
 from unicrond.errors import Refused, Unavailable
+from unicrond.link.channel import Channel, dial
 from unicrond.link.credentials import Credentials
 from unicrond.link.fakecredentials import FakeRealm
+from unicrond.link.handshake import (
+    Identity,
+    Refusal,
+    Session,
+    Verdict,
+    accept_agent,
+    dial_unicrond,
+)
 from unicrond.link.munge import MungeCredentials
+from unicrond.link.session import Hands, shake
 
 
 @dataclass
@@ -121,6 +132,34 @@ def test_a_service_that_is_gone_is_unavailable(place: Place) -> None:
         time.sleep(0.01)
     with pytest.raises(Unavailable):
         place.credentials.open(text)
+
+
+def test_an_agent_and_unicrond_shake_hands_with_it(place: Place) -> None:
+    identity = Identity(7, "n1", "a1")
+
+    async def main() -> None:
+        hands = Hands(place.credentials, judge=lambda _: Verdict("ok"))
+        met: asyncio.Future[Session | Refusal] = asyncio.get_running_loop().create_future()
+
+        async def greet(channel: Channel) -> None:
+            met.set_result(await shake(channel, accept_agent("n-d", b"k" * 32), hands))
+
+        tasks = []
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(
+            lambda: Channel(False, lambda channel: tasks.append(loop.create_task(greet(channel)))),
+            "127.0.0.1",
+        )
+        async with server:
+            channel = await dial("127.0.0.1", server.sockets[0].getsockname()[1], 5.0)
+            mine = await shake(channel, dial_unicrond(identity, "n-a", {place.uid}), hands)
+            assert await met == Session(b"k" * 32, 1, identity, place.uid)
+            assert mine == Session(b"k" * 32, 1, None, place.uid)
+            channel.close("seen enough")
+            await asyncio.gather(*tasks)
+            await asyncio.sleep(0.01)
+
+    asyncio.run(main())
 
 
 def test_an_expired_credential_is_refused() -> None:

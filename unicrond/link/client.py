@@ -205,12 +205,15 @@ class DaemonLink:
 
         self._register(channel)
         channel.start(on_body, lambda reason, _: end(None, f"lost unicrond: {reason}"))
-        while not ended.done():
-            self._send_beat()
-            await asyncio.wait({ended}, timeout=self._pace.beat_seconds)
-            if time.monotonic() - channel.last_heard > self._pace.silence_seconds:
-                end(None, f"unicrond is silent for {self._pace.silence_seconds:.0f} s")
-        return ended.result()
+        try:
+            while not ended.done():
+                self._send_beat()
+                await asyncio.wait({ended}, timeout=self._pace.beat_seconds)
+                if time.monotonic() - channel.last_heard > self._pace.silence_seconds:
+                    end(None, f"unicrond is silent for {self._pace.silence_seconds:.0f} s")
+            return ended.result()
+        finally:
+            ended.cancel()  # that this side closes the channel now is no trouble
 
     def _register(self, channel: Channel) -> None:
         registration = self._registration()
