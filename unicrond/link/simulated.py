@@ -331,7 +331,7 @@ class SimulatedAgents:
 
     def _dial(self, job: Job, agent: Agent) -> None:
         far = self.cut | self.cut_from_unicrond
-        if not agent.alive or agent.node in far or not self.unicrond_up or job.over:
+        if agent.linked or not agent.alive or agent.node in far or not self.unicrond_up or job.over:
             return
         agent.linked = True
         wish = job.wish
