@@ -255,6 +255,15 @@ def test_a_node_with_the_name_of_an_incident_is_a_node(store: SqlStore, client: 
     assert (why["subject"], why["summary"]) == ("node i1", "drained: a person's words")
 
 
+def test_a_node_that_slurm_lists_no_more_still_has_its_story(
+    store: SqlStore, client: Client
+) -> None:
+    tell_a_story(store)
+    why = client().get("/v1/why/n2").json()
+    assert (why["subject"], why["summary"]) == ("node n2", "Slurm does not list it")
+    assert [line["text"] for line in why["lines"]] == ["n2 is silent"]
+
+
 def test_nodes_are_shown_by_name(store: SqlStore, client: Client) -> None:
     store.save(Changes(snapshot=snapshot(NOW, nodes=(replace(NODE, name="n2"), NODE))))
     assert [n["name"] for n in client().get("/v1/nodes").json()["items"]] == ["n1", "n2"]

@@ -37,6 +37,7 @@ def main() -> int:
     try:
         settings = load_settings(arguments.config)
         logging.basicConfig(level=settings.log_level.upper(), format="%(levelname)s %(message)s")
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)  # it greets
         _serve(settings, arguments.until_stdin_closes)
     except BadInput as error:
         print(f"unicrond.api: {error}", file=sys.stderr)

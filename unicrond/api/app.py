@@ -31,6 +31,7 @@ from unicrond.api.models import (
     WhyOut,
 )
 from unicrond.errors import Refused, StoreUnavailable
+from unicrond.model.cluster import Node
 from unicrond.model.decision import Mode
 from unicrond.model.incident import Incident
 from unicrond.model.run import Run
@@ -197,17 +198,23 @@ def _why(
         run = _run(queries, int(subject))
         story = queries.story_of_run(run.run_id, after, limit)
         return f"run {run.run_id}", _run_summary(run), story
-    if node := queries.node(subject):
-        reason = f": {node.reason}" if node.reason else ""
-        story = queries.story_of_node(subject, after, limit)
-        return f"node {subject}", f"{node.state}{reason}", story
-    if match := _INCIDENT.fullmatch(subject):
+    node = queries.node(subject)
+    if node is None and (match := _INCIDENT.fullmatch(subject)):
         incident = _incident(queries, int(match[1]))
         story = queries.story_of_incident(incident.incident_id, after, limit)
         return f"incident {incident.incident_id}", _incident_summary(incident), story
-    raise NotFound(
-        f"{subject}: no node of that name; a run is asked for by number, an incident as i12"
-    )
+    story = queries.story_of_node(subject, after, limit)
+    if node is None and not story.items:
+        raise NotFound(
+            f"{subject}: no node of that name; a run is asked for by number, an incident as i12"
+        )
+    return f"node {subject}", _node_summary(node), story
+
+
+def _node_summary(node: Node | None) -> str:
+    if node is None:
+        return "Slurm does not list it"
+    return f"{node.state}: {node.reason}" if node.reason else node.state
 
 
 def _run_summary(run: Run) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +24,20 @@ class Client:
         self._socket, self._address = settings.api_socket, settings.api_listen
 
     def get(self, path: str, **parameters: object) -> Answer:
+        refusal = _refusal(self._socket)
+        client = _over_tcp(self._address) if refusal else _over_unix(self._socket)
         try:
-            return self._ask(self._over_unix(), "GET", path, params=_present(parameters))
-        except httpx.ConnectError as unix:
-            try:
-                return self._ask(self._over_tcp(), "GET", path, params=_present(parameters))
-            except httpx.ConnectError as tcp:
-                raise Unavailable(self._absent(f"{unix}; on {self._address}: {tcp}")) from None
+            return _ask(client, "GET", path, params=_present(parameters))
+        except httpx.ConnectError as error:
+            raise self._absent(f"{refusal}; on {self._address}: {error}") from None
 
     def post(self, path: str, body: Answer) -> Answer:
+        if refusal := _refusal(self._socket):
+            raise self._absent(refusal)
         try:
-            return self._ask(self._over_unix(), "POST", path, json=body)
+            return _ask(_over_unix(self._socket), "POST", path, json=body)
         except httpx.ConnectError as error:
-            raise Unavailable(self._absent(str(error))) from None
+            raise self._absent(str(error)) from None
 
     def items(self, path: str, **parameters: object) -> list[Answer]:
         """Every page of a list, up to MOST items."""
@@ -51,38 +51,45 @@ class Client:
                 break
         return found
 
-    def _over_unix(self) -> httpx.Client:
-        transport = httpx.HTTPTransport(uds=self._socket)
-        return httpx.Client(transport=transport, base_url="http://unicrond", trust_env=False)
-
-    def _over_tcp(self) -> httpx.Client:
-        return httpx.Client(base_url=f"http://{self._address}", trust_env=False)
-
-    def _absent(self, why: str) -> str:
-        return (
+    def _absent(self, why: str) -> Unavailable:
+        return Unavailable(
             f"unicrond's API does not answer on {self._socket}: {why}. Is unicrond running here? "
             "See `systemctl status unicrond`"
         )
 
-    def _ask(self, client: httpx.Client, method: str, path: str, **request: Any) -> Answer:
-        with client, _in_time():
-            response = client.request(method, f"/v1{path}", timeout=TIMEOUT_SECONDS, **request)
-            answer = _object(response)
-        if not response.is_success:
-            raise _error(answer)
-        return answer
+
+def _refusal(path: str) -> str:
+    """Why nothing can be asked over this Unix socket, "" when it can."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except OSError as error:
+            return error.strerror or str(error)
+    return ""
 
 
-@contextmanager
-def _in_time() -> Iterator[None]:
+def _over_unix(path: str) -> httpx.Client:
+    transport = httpx.HTTPTransport(uds=path)
+    return httpx.Client(transport=transport, base_url="http://unicrond", trust_env=False)
+
+
+def _over_tcp(address: str) -> httpx.Client:
+    return httpx.Client(base_url=f"http://{address}", trust_env=False)
+
+
+def _ask(client: httpx.Client, method: str, path: str, **request: Any) -> Answer:
     try:
-        yield
+        with client:
+            response = client.request(method, f"/v1{path}", timeout=TIMEOUT_SECONDS, **request)
     except httpx.ConnectError:
         raise
     except httpx.HTTPError as error:
-        raise Unavailable(
-            f"unicrond's API did not answer: {error or type(error).__name__}"
-        ) from None
+        words = str(error) or type(error).__name__
+        raise Unavailable(f"unicrond's API did not answer: {words}") from None
+    answer = _object(response)
+    if not response.is_success:
+        raise _error(answer)
+    return answer
 
 
 def _object(response: httpx.Response) -> Answer:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import typer
 from sqlalchemy import Engine
 
 from db import migrate
-from db.engine import writing_engine
+from db.engine import reading_engine, writing_engine
 from db.schema import REVISIONS
 
 app = typer.Typer(help="The tables of unicrond's database.", no_args_is_help=True)
@@ -20,35 +18,27 @@ app = typer.Typer(help="The tables of unicrond's database.", no_args_is_help=Tru
 @app.command()
 def upgrade(context: typer.Context) -> None:
     """Bring the tables to the revision that this program needs; make them where there are none."""
-    with _engine(context.obj.database_url) as engine:
-        before, after = migrate.upgrade(engine)
-        _give_to_owner_of_folder(engine)
+    engine = writing_engine(context.obj.database_url)
+    before, after = migrate.upgrade(engine)
+    engine.dispose()
+    _give_to_owner_of_folder(engine)
     print(f"revision {after}" + ("" if before == after else f", was {before or 'empty'}"))
 
 
 @app.command()
 def current(context: typer.Context) -> None:
     """Show the revision of the tables, and the one that this program needs."""
-    with _engine(context.obj.database_url) as engine:
-        found = migrate.current(engine)
+    engine = reading_engine(context.obj.database_url)
+    found = migrate.current(engine)
+    engine.dispose()
     print(f"revision {found or 'none'}, this program needs {REVISIONS[-1]}")
     raise typer.Exit(0 if found == REVISIONS[-1] else 1)
-
-
-@contextmanager
-def _engine(url: str) -> Iterator[Engine]:
-    engine = writing_engine(url)
-    try:
-        yield engine
-    finally:
-        engine.dispose()
 
 
 def _give_to_owner_of_folder(engine: Engine) -> None:
     """Made by root, the file would be closed to unicrond."""
     if engine.dialect.name != "sqlite" or os.geteuid() != 0:
         return
-    engine.dispose()
     path = Path(engine.url.database or "")
     owner = path.parent.stat()
     os.chown(path, owner.st_uid, owner.st_gid)

@@ -10,8 +10,7 @@ from unicrond.ctl.client import Client
 from unicrond.ctl.show import AsJson, Columns, Format, NoHeader, Shape, Verbose, folded, show, when
 
 User = Annotated[str, typer.Option("-u", "--user", help="Of this user only.")]
-_ALL = typer.Option("-a", "--all", help="Those that are over too.")
-All = Annotated[bool, _ALL]
+All = Annotated[bool, typer.Option("-a", "--all", help="Those that are over too.")]
 
 RUNS: Columns = {
     "run": lambda r: r["run_id"],

@@ -121,16 +121,11 @@ def when(at: float | None) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at)) if at else "-"
 
 
-def how_long(seconds: float | None) -> str:
-    if seconds is None:
-        return "unknown"
+def how_long(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, seconds = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
-    return (
-        f"{days}-{hours:02}:{minutes:02}:{seconds:02}"
-        if days
-        else f"{hours:02}:{minutes:02}:{seconds:02}"
-    )
+    clock = f"{hours:02}:{minutes:02}:{seconds:02}"
+    return f"{days}-{clock}" if days else clock

@@ -13,6 +13,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 from rich.console import Console
@@ -35,7 +36,7 @@ def why(
     as_json: AsJson = False,
 ) -> None:
     """What happened and why: of a run (4711), an incident (i12) or a node (n3)."""
-    answer = Client(context.obj).get(f"/why/{subject_of(subject)}", limit=lines)
+    answer = Client(context.obj).get(f"/why/{quote(subject_of(subject), safe='')}", limit=lines)
     if as_json:
         print_json(answer)
         return

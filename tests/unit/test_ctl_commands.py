@@ -1,0 +1,283 @@
+"""unicronctl as a person or a script uses it, against the API's own process over a filled store."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from db.store import open_store
+from tests.contract.test_store_contract import ALLOCATION, INCIDENT, NODE, RUN, snapshot
+from unicrond.api.heartbeat import HEARTBEAT_KEY, Heartbeat
+from unicrond.ctl.main import main
+from unicrond.ctl.why import subject_of
+from unicrond.model.cluster import JobState, NodeState
+from unicrond.model.decision import Alternative, Decision, Mode
+from unicrond.model.incident import IncidentState
+from unicrond.model.run import RunState
+from unicrond.ports import Changes, JournalEntry
+
+ROOT = Path(__file__).parents[2]
+READY_SECONDS = 20.0
+AT = 1_700_000_000.0  # 2023-11-14 22:13:20 UTC
+
+
+def fill(url: str) -> None:
+    decision = Decision(
+        AT + 1, 1, 4711, 3, "go on with 2 nodes", "n2 is lost: going on with 2 of 3 nodes", True,
+        (Alternative("go on with 2 nodes", True, "loses a third"),
+         Alternative("wait for n2", False, "5 h idle")),
+    )  # fmt: skip
+    lost = replace(NODE, name="n2", state=NodeState.DRAINED, raw_state="IDLE+DRAIN", reason="ours")
+    free = replace(ALLOCATION, job_id=9, user="bob", state=JobState.PENDING, nodes=())
+    others = [replace(NODE, name=f"n{number}") for number in range(3, 6)]
+    with closing(open_store(url)) as store:
+        store.put_meta(HEARTBEAT_KEY, Heartbeat(time.time(), "0.1.0", Mode.ACTIVE, 3, time.time()))
+        store.save(
+            Changes(
+                runs=(RUN, replace(RUN, run_id=1, state=RunState.FAILED)),
+                incidents=(
+                    replace(INCIDENT, opened_at=AT, summary="n2 is silent"),
+                    replace(INCIDENT, incident_id=2, state=IncidentState.RESOLVED),
+                ),
+                decisions=(decision,),
+                journal=(
+                    JournalEntry(AT - 86400, "note", "registered", 4711),
+                    JournalEntry(AT, "signal", "n2 is \x1b[31msilent", 4711, 1, "n2", 3),
+                    JournalEntry(AT + 1, "decision", decision.reason, 4711, 1, "", 3),
+                    JournalEntry(AT + 2.5, "outcome", "drain n2 refused", 4711, 1, "n2", 3),
+                ),
+                snapshot=snapshot(AT, ALLOCATION, free, nodes=(NODE, lost, *others)),
+            )
+        )
+
+
+@dataclass(frozen=True)
+class Ended:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+
+Ctl = Callable[..., Ended]
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("ctl")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    config = folder / "unicron.toml"
+    config.write_text(
+        f'cluster = "alpha"\ndatabase_url = "sqlite:///{folder}/unicron.db"\n'
+        f'api_listen = "127.0.0.1:{port}"\napi_socket = "{folder}/api.sock"\n'
+        f'control_socket = "{folder}/control.sock"\n'
+    )
+    fill(f"sqlite:///{folder}/unicron.db")
+    command = [sys.executable, "-m", "unicrond.api", "--config", str(config)]
+    with subprocess.Popen(command, cwd=ROOT) as api:
+        deadline = time.monotonic() + READY_SECONDS
+        while not (folder / "api.sock").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        yield config
+        api.terminate()
+
+
+@pytest.fixture
+def ctl(
+    config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Ctl]:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+
+    def call(*words: str, config: Path = config) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["unicronctl", "--config", str(config), *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        return Ended(int(ended.value.code or 0), out, err)
+
+    yield call
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_runs_are_listed_in_columns(ctl: Ctl) -> None:
+    assert ctl("runs").lines == [
+        "RUN   NAME   USER   STATE    STEP  GEN  ITERATION  RANKS  RUNNING_ON",
+        "4711  llama  alice  healing  stop  3    -          2      n[1-2]",
+    ]
+
+
+def test_what_is_over_is_listed_when_asked_for(ctl: Ctl) -> None:
+    assert ctl("runs", "-a", "-n", "-o", "run,state").lines == ["4711  healing", "1     failed"]
+    assert ctl("incidents", "--all", "-n", "-o", "incident").lines == ["i2", "i1"]
+    assert ctl("incidents", "-n", "-o", "incident").lines == ["i1"]
+    assert ctl("incidents", "--run", "12").lines[1:] == []
+
+
+def test_verbose_shows_every_column(ctl: Ctl) -> None:
+    assert ctl("nodes", "-v").lines[0].split() == [
+        "NODE", "STATE", "SLURM", "GPUS", "PARTITIONS", "SINCE", "BY", "REASON",
+    ]  # fmt: skip
+
+
+def test_json_has_every_field(ctl: Ctl) -> None:
+    [run] = json.loads(ctl("runs", "--json").out)
+    assert run["run_id"] == 4711
+    assert run["ranks"][0]["member"] == "m-1"
+
+
+def test_a_wrong_column_is_named_with_the_right_ones(ctl: Ctl) -> None:
+    ended = ctl("nodes", "--format", "nod")
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith("unicronctl: --format: no column 'nod'; did you mean node?")
+
+
+def test_jobs_without_the_wrapper_are_shown_as_not_managed(ctl: Ctl) -> None:
+    assert ctl("allocations", "-n", "-o", "job,managed,nodes,started").lines == [
+        "9     not managed  -       1970-01-01T00:00:06",
+        "4711  yes          n[1-2]  1970-01-01T00:00:06",
+    ]
+    assert ctl("allocations", "-n", "-u", "bob", "-o", "job").lines == ["9"]
+
+
+def test_why_tells_the_story_with_what_was_weighed(ctl: Ctl) -> None:
+    assert ctl("why", "4711").lines == [
+        "run 4711  llama of alice: healing, generation 3, 2 ranks",
+        "2023-11-13 UTC",
+        "22:13:20.0  note          registered",
+        "2023-11-14 UTC",
+        "22:13:20.0  signal    n2  n2 is \N{REPLACEMENT CHARACTER}[31msilent",
+        "22:13:21.0  decision      n2 is lost: going on with 2 of 3 nodes",
+        "                            > go on with 2 nodes: loses a third",
+        "                              wait for n2: 5 h idle",
+        "22:13:22.5  outcome   n2  drain n2 refused",
+    ]
+
+
+@pytest.mark.parametrize("words", [["i1"], ["incident", "1"], ["incident", "i1"]])
+def test_why_knows_incidents(ctl: Ctl, words: list[str]) -> None:
+    lines = ctl("why", *words).lines
+    assert lines[0] == "incident 1  SEV1 lost_node, open: n2 is silent"
+    assert len(lines) == 7
+
+
+def test_why_knows_nodes(ctl: Ctl) -> None:
+    assert ctl("why", "node", "n2").lines[0] == "node n2  drained: ours"
+    assert len(ctl("why", "n2", "-n").lines) == 3
+
+
+def test_why_shows_the_end_of_a_long_story(ctl: Ctl) -> None:
+    lines = ctl("why", "4711", "--lines", "1").lines
+    assert lines[1] == "… more before this: --lines"
+    assert lines[-1].endswith("drain n2 refused")
+    assert len(json.loads(ctl("why", "4711", "--json").out)["lines"]) == 4
+
+
+def test_words_about_a_subject_are_read_as_people_write_them() -> None:
+    assert subject_of(["run", "4711"]) == "4711"
+    assert subject_of(["node", "n1"]) == "n1"
+    assert subject_of(["n1"]) == "n1"
+
+
+def test_what_is_not_known_ends_with_1(ctl: Ctl) -> None:
+    ended = ctl("why", "n77")
+    assert (ended.code, ended.out) == (1, "")
+    assert "unicronctl: n77: no node of that name" in ended.err
+    assert ctl("why", "../health").code == 1
+
+
+def test_status_fits_on_a_screen(ctl: Ctl) -> None:
+    ended = ctl("status")
+    assert ended.code == 0
+    facts = dict(line.split(maxsplit=1) for line in ended.lines[:8])
+    assert facts["cluster"] == "alpha"
+    assert facts["mode"] == "active"
+    assert facts["nodes"] == "4 up, 1 drained (n2)"
+    assert facts["gpus"] == "40, 16 in managed runs, 0 in other jobs"
+    assert facts["agents"] == "3"
+    assert set(json.loads(ctl("status", "--json").out)) == {
+        "health", "runs", "incidents", "nodes", "allocations",
+    }  # fmt: skip
+
+
+def test_mode_is_shown_for_the_cluster_and_for_a_run(ctl: Ctl) -> None:
+    assert ctl("mode").out == "active\n"
+    assert ctl("mode", "--run", "4711").out == "active\n"
+
+
+def test_a_mode_that_does_not_exist_ends_with_2(ctl: Ctl) -> None:
+    ended = ctl("mode", "on")
+    assert ended.code == 2
+    assert "observe" in ended.err
+
+
+def test_a_mode_that_nobody_takes_ends_with_1(ctl: Ctl) -> None:
+    ended = ctl("mode", "paused", "--why", "maintenance")
+    assert ended.code == 1
+    assert "unicronctl: unicrond's loop does not answer" in ended.err
+
+
+def test_reading_goes_over_tcp_where_there_is_no_socket(ctl: Ctl, config: Path) -> None:
+    other = config.with_name("tcp.toml")
+    other.write_text(config.read_text().replace("api.sock", "absent.sock"))
+    assert ctl("mode", config=other).out == "active\n"
+    ended = ctl("mode", "active", config=other)
+    assert (ended.code, "does not answer" in ended.err) == (1, True)
+
+
+def test_a_daemon_that_is_down_is_told(ctl: Ctl, tmp_path: Path) -> None:
+    config = tmp_path / "unicron.toml"
+    config.write_text(f'api_socket = "{tmp_path}/absent"\napi_listen = "127.0.0.1:9"\n')
+    for command in ("status", "runs", "mode"):
+        ended = ctl(command, config=config)
+        assert (ended.code, ended.out) == (1, "")
+        assert f"does not answer on {tmp_path}/absent" in ended.err
+        assert "systemctl status unicrond" in ended.err
+
+
+def test_a_wrong_configuration_ends_with_2(ctl: Ctl, tmp_path: Path) -> None:
+    config = tmp_path / "unicron.toml"
+    config.write_text("clustre = 1")
+    ended = ctl("status", config=config)
+    assert (ended.code, "did you mean cluster?" in ended.err) == (2, True)
+
+
+def test_db_makes_the_tables_and_tells_their_revision(ctl: Ctl, tmp_path: Path) -> None:
+    config = tmp_path / "unicron.toml"
+    config.write_text(f'database_url = "sqlite:///{tmp_path}/u.db"\n')
+    assert ctl("db", "current", config=config).code == 1
+    assert not (tmp_path / "u.db").exists()
+    assert ctl("db", "upgrade", config=config).out == "revision 0001, was empty\n"
+    assert ctl("db", "upgrade", config=config).out == "revision 0001\n"
+    ended = ctl("db", "current", config=config)
+    assert (ended.code, ended.out) == (0, "revision 0001, this program needs 0001\n")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
+def test_tables_made_by_root_belong_to_the_folders_owner(ctl: Ctl, tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    os.chown(tmp_path / "state", 65534, 65534)
+    config = tmp_path / "unicron.toml"
+    config.write_text(f'database_url = "sqlite:///{tmp_path}/state/u.db"\n')
+    assert ctl("db", "upgrade", config=config).code == 0
+    assert {file.stat().st_uid for file in (tmp_path / "state").iterdir()} == {65534}
+
+
+def test_the_lab_is_part_of_it(ctl: Ctl) -> None:
+    ended = ctl("lab", "--help")
+    assert (ended.code, "fault" in ended.out) == (0, True)
