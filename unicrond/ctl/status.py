@@ -50,7 +50,7 @@ def _print(
         ("nodes", _nodes(nodes)),
         ("gpus", _gpus(nodes, allocations)),
     ):
-        out.print(Text(f"{name:<9} ", style="bold") + Text(words, style=STYLES.get(words, "")))
+        out.print(Text.assemble((f"{name:<9} ", "bold"), (words, STYLES.get(words, ""))))
     if runs:
         out.print()
         show(runs, RUNS, RUNS_USUAL, Shape())

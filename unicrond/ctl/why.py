@@ -42,7 +42,8 @@ def why(
         return
     out = console()
     if not noheader:
-        out.print(Text(answer["subject"], style="bold") + Text(f"  {printable(answer['summary'])}"))
+        summary = f"  {printable(answer['summary'])}"
+        out.print(Text.assemble((answer["subject"], "bold"), summary))
     if answer["next"] is not None:
         out.print(Text("… more before this: --lines", style="dim"))
     for text in story(answer["lines"], out):
@@ -73,12 +74,16 @@ def _told(line: dict[str, Any], clock: str, widest: int, out: Console) -> Iterat
     kind, node = line["kind"], printable(line["node"])
     margin = len(clock) + 2 + 8 + 2 + (widest + 2 if widest else 0)
     first, *rest = _wrapped(line["text"], margin, out)
-    start = Text(f"{clock}  ", style="dim") + Text(f"{kind:<8}  ", style=_style(line))
-    yield start + Text(f"{node:<{widest}}  " if widest else "", style="bold") + Text(first)
+    yield Text.assemble(
+        (f"{clock}  ", "dim"),
+        (f"{kind:<8}  ", _style(line)),
+        (f"{node:<{widest}}  " if widest else "", "bold"),
+        first,
+    )
     for more in rest:
         yield Text(" " * margin + more)
     for alternative in (line["decision"] or {}).get("alternatives", []):
-        mark, style = ("> ", "") if alternative["chosen"] else ("  ", "dim")
+        mark, style = ("> ", "green") if alternative["chosen"] else ("  ", "dim")
         words = f"{alternative['name']}: {alternative['price']}"
         for part in _wrapped(words, margin + 4, out):
             yield Text(f"{' ' * (margin + 2)}{mark}{part}", style=style)
