@@ -33,12 +33,13 @@ from unicrond.link.handshake import Verdict
 from unicrond.link.munge import MungeCredentials
 from unicrond.link.server import LinkServer
 from unicrond.loop import Loop, SystemClock
+from unicrond.model.cluster import JobState
 from unicrond.model.decision import Action, ActionKey, ActionKind, Outcome, OutcomeState
 from unicrond.model.events import Event, OutcomeArrived
 from unicrond.notify import notify
 from unicrond.slurm.cli import CommandLineSlurm
 from unicrond.slurm.probe import probe
-from unicrond.slurm.watcher import SlurmWatcher, watch_command
+from unicrond.slurm.watcher import SlurmWatcher, silence_allowed, watch_command
 
 log = logging.getLogger("unicrond")
 
@@ -67,7 +68,7 @@ class Daemon:
             self._clock,
             self._emit,
             watch_command(settings.snapshot_seconds, settings.slurm_timeout_seconds),
-            settings.slurm_timeout_seconds,
+            silence_allowed(settings.slurm_timeout_seconds),
         )
         self._control = ControlServer(settings.control_socket, self._loop.emit, self._clock.now)
         self._threads = ThreadPoolExecutor(SLURM_THREADS, "slurm")
@@ -118,6 +119,8 @@ class Daemon:
             return Verdict("retry", f"Slurm has not told of job {run_id} yet")
         if owner != uid:
             return Verdict("refused", f"job {run_id} is not yours")
+        if node not in nodes and job and job.state is JobState.RUNNING:
+            return Verdict("refused", f"Slurm took {node} from job {run_id}")
         if node not in nodes:
             return Verdict("retry", f"{node} is not a node of job {run_id}")
         return Verdict("ok")

@@ -127,7 +127,7 @@ def test_no_progress_over_and_over_ends_the_run_with_93(world: World) -> None:
         world.until(lambda: world.run(job).state in (RunState.RUNNING, RunState.FAILED))
     world.until(lambda: world.run(job).state is RunState.FAILED)
     assert world.run(job).finished_code == 93
-    assert "no progress" in world.run(job).end_reason
+    assert "brought nothing" in world.run(job).end_reason
 
 
 def test_observing_decides_and_leaves_the_healing_to_the_agents() -> None:

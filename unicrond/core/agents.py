@@ -1,4 +1,4 @@
-"""What agents tell: they join, beat, leave, send signals. Their word concerns their own run only."""
+"""What agents tell: they join, beat, leave, send signals. Their word concerns their own run."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from unicrond.model.incident import IncidentState, Scope, Severity
 from unicrond.model.run import AgentView, HealStep, Run, RunState
 
 _WATCHED = (RunState.STARTING, RunState.RUNNING, RunState.HEALING)
+HEARSAY_SLACK_SECONDS = 1.5  # a peer heard it later than we did by more than one beat
 PROGRESS_SLACK_SECONDS = 2.0  # a step that was under way when a node fell may still complete
 
 
@@ -123,12 +124,13 @@ def _report(cycle: Cycle, run: Run, nodes: list[str]) -> None:
 
 
 def _veto(cycle: Cycle, run: Run, node: str, view: AgentView) -> str:
+    since = view.closed_at or view.last_heard
     fresh = cycle.now - cycle.state.policy.silence_seconds
     for name, peer in run.agents.items():
         heard = peer.peers_heard.get(node, 0.0)
-        if name != node and peer.connected and peer.last_heard > fresh and heard > fresh:
+        told = name != node and peer.connected and peer.last_heard > fresh
+        if told and heard > max(fresh, since + HEARSAY_SLACK_SECONDS):
             return f"{name} heard it {cycle.now - heard:.1f} s ago"
-    since = view.closed_at or view.last_heard
     if run.healing is None and run.iteration_since > since + PROGRESS_SLACK_SECONDS:
         return f"train step {run.iteration} was completed since"
     return ""
