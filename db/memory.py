@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from db.codec import dumps, loads
 from db.store import DRAINS_WITHIN_SECONDS, incident_ended
-from db.watched import Written, after, difference
 from unicrond.errors import StoreUnavailable
+from unicrond.model.cluster import Snapshot
 from unicrond.model.decision import (
     Action,
     ActionKey,
@@ -31,7 +31,7 @@ class MemoryStore:
         self.decisions: list[Decision] = []
         self.intents: dict[ActionKey, Action] = {}
         self.outcomes: dict[ActionKey, Outcome] = {}
-        self.written = Written()
+        self.snapshot: Snapshot | None = None
         self._runs: dict[int, str] = {}
         self._incidents: dict[int, str] = {}
         self._mode: Mode | None = None
@@ -65,12 +65,7 @@ class MemoryStore:
         self.decisions += changes.decisions
         self.outcomes |= {o.key: o for o in outcomes if o.key in self.intents}
         self._mode = changes.mode or self._mode
-        if changes.snapshot is not None:
-            found = difference(self.written, changes.snapshot)
-            rows = {
-                a.job_id: len(self.written.allocations) + n for n, a in enumerate(found.added, 1)
-            }
-            self.written = after(self.written, changes.snapshot, rows)
+        self.snapshot = changes.snapshot or self.snapshot
 
     def _check(self) -> None:
         if self.fault:

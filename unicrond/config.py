@@ -100,11 +100,13 @@ def load_settings(
     path: Path | None = None,
     environment: Mapping[str, str] | None = None,
     flags: Mapping[str, object] | None = None,
+    *,
+    files: bool = True,
 ) -> Settings:
-    """`path` None: the usual file, which may be absent. `flags` name keys as "policy.mode_..."."""
+    """`path` None: the usual file, which may be absent. `flags` name keys as "policy.drains_…"."""
     environment = os.environ if environment is None else environment
     found = [
-        *_files(path),
+        *(_files(path) if files else ()),
         *_environment(environment),
         *((tuple(key.split(".")), value, f"--{key}") for key, value in (flags or {}).items()),
     ]

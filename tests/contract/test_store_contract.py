@@ -249,3 +249,4 @@ def test_snapshots_come_and_go(reopen: Reopen) -> None:
     store.save(Changes(snapshot=snapshot(2.0, replace(ALLOCATION, gpus=8), other)))
     store.save(Changes(snapshot=snapshot(3.0, other)))
     reopen().save(Changes(snapshot=snapshot(4.0, replace(other, submit_time=99.0), ALLOCATION)))
+    assert reopen().load() == Saved()

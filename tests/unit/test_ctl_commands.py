@@ -268,6 +268,30 @@ def test_db_makes_the_tables_and_tells_their_revision(ctl: Ctl, tmp_path: Path) 
     assert (ended.code, ended.out) == (0, "revision 0001, this program needs 0001\n")
 
 
+AS_NOBODY = """
+import os, sys
+from pathlib import Path
+from unicrond import config
+from unicrond.ctl import client
+config.DEFAULT_PATH = client.DEFAULT_PATH = Path(sys.argv[1])
+os.setgid(65534), os.setuid(65534)
+print(client.settings_for(None).api_socket, client.settings_for(None).cluster)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+def test_an_ordinary_user_need_not_read_the_configuration(tmp_path: Path) -> None:
+    secret = tmp_path / "unicron.toml"
+    secret.write_text('cluster = "secret"')
+    tmp_path.chmod(0o700)
+    shown = subprocess.run(
+        [sys.executable, "-c", AS_NOBODY, str(secret)],
+        cwd=ROOT, env={"UNICRON_API_SOCKET": "/run/other.sock"}, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    assert shown.stdout == "/run/other.sock cluster\n"
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
 def test_tables_made_by_root_belong_to_the_folders_owner(ctl: Ctl, tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()

@@ -124,7 +124,5 @@ def _present(parameters: dict[str, object]) -> dict[str, str]:
 
 def settings_for(path: Path | None) -> Settings:
     """The configuration may be closed to ordinary users, for the database's password: then the
-    usual addresses hold."""
-    if path is None and DEFAULT_PATH.exists() and not os.access(DEFAULT_PATH, os.R_OK):
-        return Settings()
-    return load_settings(path)
+    usual addresses hold, or those of the environment."""
+    return load_settings(path, files=path is not None or os.access(DEFAULT_PATH, os.R_OK))

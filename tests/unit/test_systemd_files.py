@@ -1,0 +1,50 @@
+"""The unit agrees with the program and with itself."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+from unicrond.config import DEFAULT_PATH, Settings
+
+SYSTEMD = Path(__file__).parents[2] / "systemd"
+
+
+def unit() -> dict[str, list[str]]:
+    """Read by hand: a key may stand more than once, which configparser refuses."""
+    found = defaultdict(list)
+    for line in (SYSTEMD / "unicrond.service").read_text().splitlines():
+        name, equals, value = line.partition("=")
+        if equals and not line.startswith("#"):
+            found[name].append(value)
+    return found
+
+
+def test_every_place_that_unicrond_writes_by_default_is_one_it_may_write() -> None:
+    settings, service = Settings(), unit()
+    assert service["ProtectSystem"] == ["strict"]
+    state, run = (
+        f"/var/lib/{service['StateDirectory'][0]}/",
+        f"/run/{service['RuntimeDirectory'][0]}/",
+    )
+    assert settings.database_url.startswith(f"sqlite:///{state}")
+    assert settings.api_socket.startswith(run)
+    assert settings.control_socket.startswith(run)
+
+
+def test_the_unit_reads_the_configuration_where_the_program_looks_for_it() -> None:
+    assert unit()["ExecStart"] == [f"/opt/unicron/bin/unicrond --config {DEFAULT_PATH}"]
+
+
+def test_a_wrong_configuration_is_not_tried_again() -> None:
+    assert unit()["RestartPreventExitStatus"] == ["2"]
+
+
+def test_users_can_reach_the_api_and_only_unicron_the_state() -> None:
+    lines = (SYSTEMD / "unicron.tmpfiles").read_text().splitlines()
+    made = {words[1]: words[2:5] for words in map(str.split, lines) if words[0] == "d"}
+    assert made["/run/unicron"] == ["0755", "unicron", "unicron"]
+    assert made["/var/lib/unicron"] == ["0750", "unicron", "unicron"]
+    assert made["/etc/unicron"] == ["0750", "root", "unicron"]
+    assert unit()["RuntimeDirectoryMode"] == ["0755"]
+    assert unit()["User"] == ["unicron"]
