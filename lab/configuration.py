@@ -94,8 +94,13 @@ StorageLoc=slurm_acct_db
 
 
 def database_grants() -> str:
-    """Run by MariaDB itself at its start; the socket proves who slurmdbd is."""
+    """Run by MariaDB itself at its start; the socket proves who slurmdbd is.
+
+    The database is made here, not by slurmdbd: libmariadb 11.8.9 answers no query on a handle whose
+    first connection failed, as slurmdbd's does where its database is missing.
+    """
     return (
+        "CREATE DATABASE IF NOT EXISTS slurm_acct_db;\n"
         "CREATE USER IF NOT EXISTS slurm@localhost IDENTIFIED VIA unix_socket;\n"
         "GRANT ALL ON slurm_acct_db.* TO slurm@localhost;\n"
     )

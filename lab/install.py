@@ -17,7 +17,7 @@ from lab.errors import LabError
 SOURCE = Path(__file__).resolve().parent.parent
 PACKAGES = ("unicrond", "detectors", "planner", "transition", "db", "unicron", "lab")
 INSIDE = "/opt/unicron"
-PROGRAMS = {"unicrond": "unicrond.daemon", "unicronctl": "unicrond.ctl.main"}
+PROGRAMS = {"unicrond": "unicrond.daemon", "unicronctl": "unicrond.ctl"}
 LAUNCHER = """#!/bin/sh
 PYTHONPATH={home}/lib${{PYTHONPATH:+:$PYTHONPATH}} exec {home}/env/bin/python -m {module} "$@"
 """
