@@ -380,7 +380,8 @@ class Agent:
             self._executor.take(body, lambda r: None if future.done() else future.set_result(r))
         else:
             self._waiting[f"{body['key']} {node}"] = future
-            self._mesh.send(node, body)
+            if not self._mesh.send(node, body):
+                future.set_result(orders.failed(f"there is no way to {node}"))
         try:
             return await asyncio.wait_for(future, timeout_seconds)
         except asyncio.TimeoutError:

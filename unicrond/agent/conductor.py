@@ -25,7 +25,7 @@ from unicrond.model.decision import OutcomeState
 from unicrond.model.run import Assignment, Slot
 
 log = logging.getLogger(__name__)
-STOP_TIMEOUT_SECONDS = 30.0
+STOP_TIMEOUT_SECONDS = 25.0
 START_TIMEOUT_SECONDS = 60.0
 RETRY_SECONDS = 5.0
 REFUSED_REQUEUES = 3
@@ -79,7 +79,6 @@ class Conductor:
             settings.start_timeout_seconds,
             settings.unattended_timeout_seconds,
         )
-        self._said = ""
 
     def consider(self, position: int) -> None:
         """To be called often, on each hub; `position` 0 is the leader."""
@@ -91,10 +90,8 @@ class Conductor:
         if (self._task and not self._task.done()) or now < self._memory.not_before:
             return
         choice = leader.decide(self._view(now, position), self._config)
-        if choice.reason != self._said and not isinstance(choice, leader.Wait):
-            log.warning("leader: %s", choice.reason)
-            self._said = choice.reason
         if not isinstance(choice, leader.Wait):
+            log.info("leader: %s", choice.reason)
             self._task = asyncio.get_running_loop().create_task(self._act(choice))
 
     def cancel(self) -> None:

@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from unicrond.model.run import Phase
 
 DO_NOT_RESTART = 93
-NEXT_HUB_SECONDS = 15.0  # by so much each hub waits longer than the one before it
+NEXT_HUB_SECONDS = 60.0  # by so much each hub waits longer than the one before it
+UNSURE_SECONDS = 2.5  # agents speak each second: one that did not for so long may be gone
 SPAWN_SECONDS = 20.0  # for an agent that was started again to be heard
 REQUEUES_WITHOUT_PROGRESS = 2
 
@@ -105,6 +106,7 @@ class Trouble:
     words: str = ""
     missing: tuple[str, ...] = field(default=())
     exit_code: int = 0
+    unsure: bool = False  # about a node that is not heard any more and not missing yet
 
 
 def decide(view: View, config: Config) -> Choice:
@@ -147,9 +149,10 @@ def _finished(view: View) -> bool:
 
 
 def trouble_of(view: View, lease_seconds: float) -> Trouble:
-    missing, broken, exit_code = [], [], 0
+    missing, broken, exit_code, unsure = [], [], 0, False
     for node in view.members:
         peer = view.peers.get(node)
+        unsure |= peer is not None and UNSURE_SECONDS < peer.age <= lease_seconds
         if peer is None or peer.age > lease_seconds:
             missing.append(node)
         elif peer.generation < view.generation or peer.phase in (Phase.IDLE, Phase.STOPPING):
@@ -166,10 +169,12 @@ def trouble_of(view: View, lease_seconds: float) -> Trouble:
     words = broken + [f"the agent on {node} is not heard" for node in missing]
     more = f" and {len(words) - 3} more" if len(words) > 3 else ""
     text = f"generation {view.generation} is broken: {', '.join(words[:3])}{more}"
-    return Trouble(text, tuple(missing), exit_code)
+    return Trouble(text, tuple(missing), exit_code, unsure)
 
 
 def _unattended(view: View, trouble: Trouble) -> Choice:
+    if trouble.unsure:
+        return Wait(f"{trouble.words}; another agent may be gone too")
     unasked = tuple(node for node in trouble.missing if node not in view.spawned)
     if unasked:
         return Spawn(unasked, f"{trouble.words}; starting it again")

@@ -112,7 +112,9 @@ _LIBRARIES = (
     "/usr/lib64/libslurm.so.*",
     "/usr/lib64/slurm/libslurmfull.so",
 )
-_STEP_ID_SINCE = 0x1A0500  # 26.05 takes a structure where older versions take a number
+# 26.05 (library 45) takes a structure where older versions take a number. What 25.11 (44) takes was
+# not tried; a number that it reads as a structure would crash it, the reverse is only refused.
+_STEP_ID_SINCE = 44
 _UNSET = 0xFFFFFFFE
 
 
@@ -146,7 +148,7 @@ def complete(run_id: int, exit_code: int) -> None:
     library.slurm_init(None)
     library.slurm_api_version.restype = ctypes.c_long
     subject: object = ctypes.c_uint32(run_id)
-    if library.slurm_api_version() >= _STEP_ID_SINCE:
+    if library.slurm_api_version() >> 16 >= _STEP_ID_SINCE:
         subject = ctypes.byref(_StepId(0, run_id, _UNSET, _UNSET))
     if library.slurm_complete_job(subject, ctypes.c_uint32(exit_code << 8)):
         library.slurm_strerror.restype = ctypes.c_char_p
