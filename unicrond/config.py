@@ -34,8 +34,8 @@ DEFAULT_PATH = Path("/etc/unicron/unicron.toml")
 PREFIX = "UNICRON_"
 NESTED = "__"
 
-Path_ = tuple[str, ...]
-Found = tuple[Path_, object, str]  # key, value, where it stands
+Key = tuple[str, ...]
+Found = tuple[Key, object, str]  # key, value, where it stands
 
 
 def _host_and_port(value: str) -> str:
@@ -118,7 +118,7 @@ def load_settings(
         raise BadInput("\n".join(_sentence(e, found) for e in error.errors())) from None
 
 
-def keys() -> dict[Path_, Any]:
+def keys() -> dict[Key, Any]:
     """Every key with its default."""
     top = {(n,): f.default for n, f in Settings.model_fields.items() if n != "policy"}
     fields = PolicySettings.model_fields.items()
@@ -155,7 +155,7 @@ def _environment(environment: Mapping[str, str]) -> Iterator[Found]:
             yield key, environment[variable], variable
 
 
-def _check_known(key: Path_, where: str) -> None:
+def _check_known(key: Key, where: str) -> None:
     known = [".".join(k) for k in keys()]
     name = ".".join(key)
     if name in known:

@@ -18,6 +18,7 @@ import pytest
 from db.store import open_store
 from tests.contract.test_store_contract import ALLOCATION, INCIDENT, NODE, RUN, snapshot
 from unicrond.api.heartbeat import HEARTBEAT_KEY, Heartbeat
+from unicrond.ctl.client import Client
 from unicrond.ctl.main import main
 from unicrond.ctl.why import subject_of
 from unicrond.model.cluster import JobState, NodeState
@@ -305,3 +306,19 @@ def test_tables_made_by_root_belong_to_the_folders_owner(ctl: Ctl, tmp_path: Pat
 def test_the_lab_is_part_of_it(ctl: Ctl) -> None:
     ended = ctl("lab", "--help")
     assert (ended.code, "fault" in ended.out) == (0, True)
+
+
+def test_nodes_are_unknown_until_slurm_answered_once(
+    ctl: Ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    health = {
+        "ok": False, "cluster": "alpha", "mode": None, "loop": "unknown", "loop_age_seconds": None,
+        "agents_connected": None, "slurm": "unknown", "snapshot_age_seconds": None,
+        "database": "no answer",
+    }  # fmt: skip
+    monkeypatch.setattr(Client, "get", lambda *_: health)
+    ended = ctl("status")
+    assert ended.code == 1
+    facts = dict(line.split(maxsplit=1) for line in ended.lines)
+    assert (facts["nodes"], facts["gpus"], facts["agents"]) == ("unknown", "unknown", "unknown")
+    assert facts["unicrond"] == "unknown, heard never"

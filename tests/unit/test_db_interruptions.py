@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from db import engine
 from db.store import SqlStore, open_store
 from unicrond.errors import StoreUnavailable
 from unicrond.model.decision import Mode
@@ -22,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 KILLED_AT = """
 import dataclasses, os, signal, sys
 from sqlalchemy import event
+from db import engine
 from db.store import open_store
 from tests.contract.test_store_contract import ALLOCATION, DECISION, INCIDENT, RUN, STOP, snapshot
 from unicrond.model.decision import Mode
@@ -129,8 +131,10 @@ def test_on_a_full_disk_nothing_is_saved_and_later_all_is_well(
 
 
 def test_a_database_that_somebody_else_holds_is_unavailable(
-    store: SqlStore, tmp_path: Path
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(engine, "BUSY_TIMEOUT_SECONDS", 0.1)
+    store = open_store(url)
     with closing(sqlite3.connect(tmp_path / "unicron.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(StoreUnavailable, match="database is locked"):
@@ -138,6 +142,7 @@ def test_a_database_that_somebody_else_holds_is_unavailable(
         other.execute("ROLLBACK")
     store.save(Changes(mode=Mode.PAUSED))
     assert store.load().mode is Mode.PAUSED
+    store.close()
 
 
 def test_a_database_that_was_removed_is_unavailable(store: SqlStore, tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ def _print(
     allocations: list[Any],
 ) -> None:
     out = console()
+    seen = health["snapshot_age_seconds"] is not None  # else none is known, which is not "none"
     for name, words in (
         ("cluster", health["cluster"]),
         ("mode", health["mode"] or "unknown"),
@@ -47,8 +48,8 @@ def _print(
         ("agents", _known(health["agents_connected"])),
         ("slurm", f"{health['slurm']}, seen {_ago(health['snapshot_age_seconds'])}"),
         ("database", health["database"]),
-        ("nodes", _nodes(nodes)),
-        ("gpus", _gpus(nodes, allocations)),
+        ("nodes", _nodes(nodes) if seen else "unknown"),
+        ("gpus", _gpus(nodes, allocations) if seen else "unknown"),
     ):
         out.print(Text.assemble((f"{name:<9} ", "bold"), (words, STYLES.get(words, ""))))
     if runs:
