@@ -31,15 +31,21 @@ class Engine:
         self._perform = perform
         self._backlog = Changes()
         self._refused: list[Event] = []
+        self._away_since: float | None = None  # since when the store does not answer
         self.store_error = ""
 
     def turn(self, now: float, events: Iterable[Event]) -> bool:
         """Makes one turn. False: the store did not take it, and nothing was carried out."""
         refused, self._refused = self._refused, []
-        changes = self.core.step(now, (*refused, *events))
+        frozen = self._away_since is not None
+        changes = self.core.step(now, (*refused, *events), frozen)
         self._backlog = merge(self._backlog, changes) if self._backlog else changes
         if not self._save():
+            self._away_since = now if self._away_since is None else self._away_since
             return False
+        if self._away_since is not None:
+            self.core.thaw(now - self._away_since)
+            self._away_since = None
         todo, self._backlog = (*self._backlog.intents, *self._backlog.again), Changes()
         for action in todo:
             why = self.core.unwanted(action)

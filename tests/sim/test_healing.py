@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from world import World
 
+from db.memory import MemoryStore
 from unicrond.core.policy import Policy
 from unicrond.model.cluster import NodeState
 from unicrond.model.decision import ActionKind, Mode
@@ -116,18 +117,17 @@ def test_a_dead_agent_is_started_again_and_its_node_is_not_drained(world: World)
     assert ActionKind.DRAIN not in kinds(world)
 
 
-def test_no_progress_over_and_over_ends_the_run_with_93(world: World) -> None:
+def test_no_progress_over_and_over_moves_the_run_and_then_ends_it_with_93(world: World) -> None:
     job = running(world, 3)
     for _ in range(6):
         if world.run(job).state.ended:
             break
-        world.agents.jobs[job].step = 5  # it always comes back to the same train step
-        world.agents.kill_rank(job, "n2", text="Segmentation fault", signal=11)
-        world.pass_seconds(60 if world.run(job).restarts else 10)
+        fail_on(world, job, world.run(job).assignment.nodes[1], 1)
         world.until(lambda: world.run(job).state in (RunState.RUNNING, RunState.FAILED))
-    world.until(lambda: world.run(job).state is RunState.FAILED)
+    assert world.run(job).state is RunState.FAILED
     assert world.run(job).finished_code == 93
     assert "brought nothing" in world.run(job).end_reason
+    assert len(world.run(job).failures) == 3
 
 
 def test_observing_decides_and_leaves_the_healing_to_the_agents() -> None:
@@ -190,3 +190,47 @@ def test_unicrond_killed_in_the_middle_of_a_heal_goes_on_with_it(world: World) -
         lambda: world.run(job).generation == 2 and world.run(job).state is RunState.RUNNING
     )
     assert took < 15
+
+
+def fail_on(world: World, job: int, node: str, times: int) -> None:
+    """It always comes back to the same train step."""
+    for _ in range(times):
+        world.agents.jobs[job].step = -1000
+        world.agents.kill_rank(job, node, text="Segmentation fault", signal=11)
+        world.pass_seconds(10)
+
+
+def test_one_failing_program_moves_its_run_and_drains_nothing(world: World) -> None:
+    job = running(world, min_nodes=2)
+    fail_on(world, job, "n2", 3)
+    assert world.run(job).shunned == ("n2",)
+    assert world.run(job).assignment.nodes == ("n1", "n3")
+    assert ActionKind.DRAIN not in kinds(world)
+
+
+def test_a_node_where_runs_of_two_users_fail_is_drained() -> None:
+    world = World()
+    world.nodes(3)
+    first = running(world, min_nodes=2)
+    fail_on(world, first, "n2", 3)
+    world.agents.jobs[first].step = world.agents.jobs[first].steps
+    world.until(lambda: world.run(first).state is RunState.COMPLETED)
+    assert ActionKind.DRAIN not in kinds(world)
+    second = running(world, min_nodes=2, user="bob", uid=1002)
+    fail_on(world, second, "n2", 3)
+    assert world.slurm.snapshot().nodes["n2"].reason.startswith("unicron: ")
+
+
+def test_an_unreachable_store_stops_every_action_and_loses_nothing() -> None:
+    store = MemoryStore()
+    world = World(store=store)
+    world.nodes(4)
+    job = running(world)
+    store.fault = "database or disk is full"
+    world.agents.kill_rank(job, "n2")
+    world.pass_seconds(30)
+    assert world.performed == []
+    store.fault = ""
+    world.until(lambda: world.run(job).state is RunState.RUNNING)
+    assert world.run(job).generation == 2
+    assert "n2 ended by signal 9" in "".join(entry.text for entry in store.journal)

@@ -189,7 +189,8 @@ def _requeue(cycle: Cycle, run: Run, incident_id: int, exclude: tuple[str, ...])
         nodes=(),
         exclude=exclude,
     )
-    run = cycle.put(replace(run, state=RunState.HEALING, healing=healing))
+    failures = (*(t for t in run.failures if t > now - 3600), now)
+    run = cycle.put(replace(run, state=RunState.HEALING, healing=healing, failures=failures))
     cycle.act(incident_id, run, ActionKind.REQUEUE, restarts=run.restarts)
 
 

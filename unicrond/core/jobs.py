@@ -174,7 +174,7 @@ def end(cycle: Cycle, run: Run, state: RunState, why: str) -> None:
         return  # our own requeue of a failed job is on its way
     code = f", exit code {run.finished_code}" if run.finished_code else ""
     reason = run.end_reason or f"{why}{code}"
-    run = cycle.put(replace(run, state=state, healing=None, end_reason=reason))
+    run = cycle.put(replace(run, state=state, healing=None, end_reason=reason, ended_at=cycle.now))
     cycle.note("note", f"run {run.run_id} {state}: {reason}", run)
     for incident in tuple(cycle.state.incidents.values()):
         if incident.run_id == run.run_id:

@@ -24,7 +24,7 @@ def advance(cycle: Cycle, run: Run) -> None:
         if loss.state.settled or loss.waiting:
             continue
         run = cycle.state.runs[run.run_id]
-        if loss.state is not LossState.DRAINED and _back(run, loss):
+        if loss.state is not LossState.DRAINED and is_back(run, loss.node):
             returned(cycle, run, loss.node)
         elif loss.state is LossState.SUSPECTED:
             _confirm(cycle, run, loss)
@@ -48,7 +48,8 @@ def on_outcome(cycle: Cycle, run: Run, action: Action, outcome: Outcome) -> None
     elif action.kind is ActionKind.DRAIN:
         if done:
             cycle.state.drains.append((cycle.now, loss.node))
-        _put(cycle, run, replace(loss, state=LossState.DRAINED))
+        back = not done and is_back(run, loss.node)
+        _put(cycle, run, replace(loss, state=LossState.RETURNED if back else LossState.DRAINED))
     elif action.kind is ActionKind.SHRINK:
         _put(cycle, run, replace(loss, state=LossState.RELEASED if done else LossState.KEPT))
 
@@ -78,9 +79,12 @@ def _confirm(cycle: Cycle, run: Run, loss: Loss) -> None:
         cycle.act(loss.incident_id, run, ActionKind.PROBE, loss.node)
 
 
-def _back(run: Run, loss: Loss) -> bool:
-    view = run.agents.get(loss.node)
-    return view is not None and view.connected and view.last_heard > loss.since
+def is_back(run: Run, node: str) -> bool:
+    """Whether a lost node was heard since."""
+    view, loss = run.agents.get(node), run.loss_of(node)
+    if view is None or loss is None:
+        return False
+    return view.connected and view.last_heard > loss.since
 
 
 def _witnessed(run: Run, loss: Loss) -> bool:

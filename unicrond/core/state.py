@@ -39,6 +39,15 @@ class State:
             return False
         return (run.mode or self.mode) is Mode.ACTIVE
 
+    def forget_before(self, time: float) -> None:
+        """Drops what no decision looks at any more."""
+        self.drains = [drain for drain in self.drains if drain[0] > time]
+        for run in tuple(self.runs.values()):
+            if run.state.ended and run.ended_at < time:
+                del self.runs[run.run_id]
+                self.vetoed = {key for key in self.vetoed if key[0] != run.run_id}
+                self.reported = {key for key in self.reported if key[0] != run.run_id}
+
     def live_runs(self) -> Iterator[Run]:
         return (run for run in tuple(self.runs.values()) if not run.state.ended)
 

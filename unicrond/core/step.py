@@ -39,22 +39,34 @@ class Core:
     def __init__(self, state: State) -> None:
         self.state = state
 
-    def step(self, now: float, events: Iterable[Event]) -> Changes:
-        """Takes events in order, moves every heal on, and returns what changed and what to do."""
+    def step(self, now: float, events: Iterable[Event], frozen: bool = False) -> Changes:
+        """Takes events in order, moves every heal on, and returns what changed and what to do.
+
+        `frozen`: nothing can be carried out now, so time decides nothing; `thaw` ends it.
+        """
         cycle = Cycle(now, self.state)
         ticked = False
         for event in events:
             ticked |= isinstance(event, Tick)
             _take(cycle, event)
+        if frozen:
+            return cycle.changes()
         if ticked:
             suspect.look(cycle)
             _resend(cycle)
-            self.state.drains = [d for d in self.state.drains if d[0] > now - 3600]
+            self.state.forget_before(now - 3600)
         for run in self.state.live_runs():
             if run.healing is not None or run.run_id in cycle.touched:
                 heal.advance(cycle, run)
             losses.advance(cycle, self.state.runs[run.run_id])
         return cycle.changes()
+
+    def thaw(self, seconds: float) -> None:
+        """Time that passed while nothing could be carried out does not count for deadlines."""
+        for run in self.state.live_runs():
+            if run.healing is not None:
+                healing = replace(run.healing, deadline=run.healing.deadline + seconds)
+                self.state.runs[run.run_id] = replace(run, healing=healing)
 
     def unwanted(self, action: Action) -> str:
         """Why an intent should not be carried out any more; empty if it still should."""
@@ -64,9 +76,19 @@ class Core:
         run = state.runs.get(action.run_id) if action.run_id is not None else None
         if run is None or run.state.ended:
             return "the run is over"
-        if not state.acts_for(run) and action.kind is not ActionKind.NOTIFY:
+        if action.kind in (ActionKind.DRAIN, ActionKind.SHRINK) and losses.is_back(
+            run, action.node
+        ):
+            return "it is heard again"
+        if not state.acts_for(run) and not _always(run, action):
             return f"mode is {state.mode}"
         return ""
+
+
+def _always(run: Run, action: Action) -> bool:
+    """What is done in every mode: calling a person, and stopping ranks of a past generation."""
+    past = action.kind is ActionKind.STOP_RANKS and action.args["generation"] != run.generation
+    return past or action.kind is ActionKind.NOTIFY
 
 
 def _take(cycle: Cycle, event: Event) -> None:
@@ -147,6 +169,10 @@ def _on_mode(cycle: Cycle, event: ModeSet) -> None:
     if event.run_id is None:
         cycle.set_mode(event.mode)
         cycle.note("note", f"mode set to {event.mode} by {event.who}")
+        if event.mode is not Mode.ACTIVE:  # nothing acts against the newest word on the cluster
+            for run in cycle.state.live_runs():
+                if run.mode is Mode.ACTIVE:
+                    cycle.put(replace(run, mode=None))
     elif (run := cycle.state.runs.get(event.run_id)) is not None:
         run = cycle.put(replace(run, mode=event.mode))
         cycle.note("note", f"mode of run {run.run_id} set to {event.mode} by {event.who}", run)
@@ -160,7 +186,7 @@ def _take_up(cycle: Cycle, incident: Incident) -> None:
     run = cycle.state.runs.get(incident.run_id) if incident.run_id is not None else None
     if run is None or run.healing is not None or not cycle.state.acts_for(run):
         return
-    if incident.state is IncidentState.OPEN and _broken(run):
+    if incident.state is not IncidentState.HEALING and _broken(run):
         trouble = heal.trouble_of(run, incident, cycle.now, cycle.state.policy)
         heal.begin(cycle, run, incident, trouble)
 

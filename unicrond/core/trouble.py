@@ -62,7 +62,9 @@ def report(cycle: Cycle, run: Run, fault: Fault) -> None:
         )
     if fault.program:
         run = _count_progress(cycle, run, fault)
-    heal.begin(cycle, run, incident, _trouble(cycle, run, fault))
+    trouble = _trouble(cycle, run, fault)
+    run = cycle.put(replace(run, last_root=fault.node))
+    heal.begin(cycle, run, incident, trouble)
 
 
 def reconsider(cycle: Cycle, run: Run, what: str, returned: str = "") -> None:
@@ -133,7 +135,6 @@ def _trouble(cycle: Cycle, run: Run, fault: Fault) -> Trouble:
     lost = dict.fromkeys((*(healing.lost if healing else ()), *fault.lost))
     dead = dict.fromkeys((*(healing.spawning if healing else ()), *fault.dead_agents))
     moves_off = _moves_off(cycle, run, fault)
-    cycle.put(replace(run, last_root=fault.node))
     if moves_off and shunned_by_others(cycle.state, run, fault.node):
         drain_suspect(cycle, run, fault)
     return Trouble(

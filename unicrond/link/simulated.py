@@ -301,7 +301,8 @@ class SimulatedAgents:
     ) -> None:
         agent.phase = Phase.BROKEN
         self._note_broken(job)
-        rank = agent.assignment.slots[0].rank if agent.assignment else None
+        slots = agent.assignment.slots if agent.assignment else ()
+        rank = next((slot.rank for slot in slots if slot.node == agent.node), None)
         self._tell(
             agent,
             SignalArrived(

@@ -179,6 +179,7 @@ class Run:
     last_root: str = ""  # node of the last failure, to tell a repeat from a new one
     finished_code: int | None = None  # the agents' word that the run is over
     end_reason: str = ""
+    ended_at: float = 0.0
     healing: Healing | None = None
 
     def loss_of(self, node: str) -> Loss | None:
