@@ -1,0 +1,14 @@
+"""Which run gets how many workers, on which nodes, at what price: pure, no clock, no chance.
+
+objective   what a division is worth: WAF over the time it lasts, less the price of the change
+allocator   the exact best division of one pool
+pools       the best division of all pools: exact where they are separate
+program     several pools and limits by account, by integer programming with a proven gap
+failover    the best division after every single next event, ready before it happens
+placement   which nodes
+throughput  FLOP/s of a run by its number of workers, from a curve or a small physical model
+advice      the chosen division beside its alternatives, with the reason as a sentence
+question    a what-if in JSON; facts: the problem it poses; answer: the division, priced and placed
+
+It touches unicrond.errors, numpy, scipy, numba (compiled, kernels) and pydantic (question).
+"""

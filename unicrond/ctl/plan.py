@@ -1,0 +1,78 @@
+"""`unicronctl plan`: the best division of a cluster that a file describes, and the reason."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from unicrond.ctl.show import AsJson, Columns, NoHeader, Shape, how_long, print_json, show
+from unicrond.errors import BadInput
+
+RUNS: Columns = {
+    "run": lambda run: run["id"],
+    "change": lambda run: run["change"],
+    "before": lambda run: run["size_before"],
+    "size": lambda run: run["size"],
+    "pool": lambda run: run["pool"],
+    "waf": lambda run: f"{run['waf']:.3g}",
+    "nodes": lambda run: ",".join(run["nodes"]),
+}
+ALTERNATIVES: Columns = {
+    "alternative": lambda option: option["name"],
+    "chosen": lambda option: option["chosen"],
+    "waf": lambda option: f"{option['waf']:.4g}",
+    "price": lambda option: f"{option['price']:.3g}",
+    "gain": lambda option: f"{option['gain']:.6g}",
+    "payback": lambda option: _duration(option["payback_seconds"]),
+    "obstacle": lambda option: option["obstacle"],
+}
+EVENTS: Columns = {
+    "event": lambda entry: entry["event"],
+    "then": lambda entry: entry["obstacle"] or "; ".join(entry["changes"]) or "all go on",
+}
+
+
+def plan(
+    what_if: Annotated[Path, typer.Option("--what-if", help="JSON: docs/planner.md. - is stdin.")],
+    next_event: Annotated[
+        bool, typer.Option("--next", help="The plan for every single next event instead.")
+    ] = False,
+    noheader: NoHeader = False,
+    as_json: AsJson = False,
+) -> None:
+    """The best division of a cluster that FILE describes, its alternatives and the reason."""
+    text = _read(what_if)  # before the slow imports: a wrong path answers at once
+    from planner.answer import answer, next_answers
+    from planner.question import parse
+
+    question = parse(text)
+    shape = Shape(noheader=noheader, as_json=as_json)
+    if next_event:
+        show(next_answers(question), EVENTS, list(EVENTS), shape)
+    elif as_json:
+        print_json(answer(question))
+    else:
+        _tell(answer(question), shape)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+    except OSError as error:
+        raise BadInput(f"--what-if: cannot read {path}: {error.strerror}") from None
+
+
+def _tell(answer: Mapping[str, Any], shape: Shape) -> None:
+    print(f"{answer['choice']}: {answer['reason']}")
+    print(f"proof: {answer['proof']}, at most {answer['gap']:.2g} below the best\n")
+    show(answer["runs"], RUNS, list(RUNS), shape)
+    print()
+    show(answer["alternatives"], ALTERNATIVES, list(ALTERNATIVES), shape)
+
+
+def _duration(seconds: float | None) -> str:
+    return "" if seconds is None else how_long(seconds)
