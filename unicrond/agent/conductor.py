@@ -102,7 +102,8 @@ class Conductor:
 
     def _view(self, now: float, position: int) -> View:
         memory = self._memory
-        assignment = self._run.assignment()
+        assignment, newest = self._run.assignment(), self._run.newest_generation()
+        known = assignment if assignment and assignment.generation == newest else None
         broken = now if memory.broken_since is None else memory.broken_since
         return View(
             nodes=self._job.nodes,
@@ -110,8 +111,8 @@ class Conductor:
             max_nodes=self._spec.max_nodes,
             position=position,
             peers=self._run.peers(),
-            members=assignment.nodes if assignment else (),
-            generation=assignment.generation if assignment else 0,
+            members=known.nodes if known else (),
+            generation=newest,
             uptime=now - self._started,
             quiet=now - max(broken, self._run.quiet_since()),
             restarted=memory.restarted,
@@ -194,7 +195,7 @@ class Conductor:
         self._memory.spawned |= frozenset(nodes)
         self._memory.spawned_at = time.monotonic()
         for node in nodes:
-            body = self._body("spawn_agent", {"node": node})
+            body = self._body("spawn_agent", {"target": node})
             await self._run.order(self._job.node, body, RETRY_SECONDS)
 
     async def _requeue(self, choice: leader.Requeue) -> None:

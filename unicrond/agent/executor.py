@@ -63,7 +63,7 @@ class Executor:
         if kind == "start_ranks":
             return await self._start(args)
         if kind == "spawn_agent":
-            return await self._spawn(fields.name(args, "node"))
+            return await self._spawn(fields.name(args, "target"))
         if kind == "end_run":
             code = fields.integer(args, "exit_code", 0, HIGHEST_CODE)
             return await self._end(code, fields.text(args, "reason"))
