@@ -115,7 +115,7 @@ def exec_(
     """Run a command inside, or open a shell: on the head, or on a node."""
     with _plain_errors():
         terminal = {"TERM": os.environ["TERM"]} if "TERM" in os.environ else {}
-        argv = Lab(name).command(command or ["bash", "-l"], user=user, node=node, env=terminal)
+        argv = Lab(name).command(command or ["bash"], user=user, node=node, env=terminal)
     sys.stdout.flush()
     os.execvp(argv[0], argv)
 

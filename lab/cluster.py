@@ -35,23 +35,30 @@ class Lab:
 
     def up(self, spec: LabSpec | None = None, tell: Callable[[str], None] = SILENT) -> None:
         """Make the lab and wait until every node is idle. What an interrupted `up` left goes."""
-        spec = spec or LabSpec()
         require_root_and_packages()
         with self._alone():
             if self.is_up():
                 raise LabError(f"lab {self.name} is up already: take it down first")
             self._clear()
-            tell("files")
-            ground.make_files(spec, self.paths, services.slurm_version())
-            head = ground.start_head(self.paths)
-            network.set_up_head(head)
-            place = Place(self.paths, spec, head)
-            _make_in_parallel(place, tell)
-            tell("waiting for the nodes")
-            _await_idle(place)
-            if spec.unicrond:
-                services.start_unicrond(head)
-            self.paths.complete.touch()
+            try:
+                self._make(spec or LabSpec(), tell)
+            except LabError as error:
+                remedy = f"logs are in {self.paths.log}; `lab down` removes what is there"
+                raise LabError(f"{error}\n{remedy}") from error
+
+    def _make(self, spec: LabSpec, tell: Callable[[str], None]) -> None:
+        tell("files")
+        ground.make_files(spec, self.paths, services.slurm_version())
+        head = ground.start_head(self.paths)
+        network.set_up_head(head)
+        place = Place(self.paths, spec, head)
+        tell("database, nodes, product")
+        _make_in_parallel(place)
+        tell("waiting for the nodes")
+        _await_idle(place)
+        if spec.unicrond:
+            services.start_unicrond(head)
+        self.paths.complete.touch()
 
     def down(self) -> None:
         """End everything of this lab, and of one that is half made."""
@@ -187,15 +194,13 @@ def require_root_and_packages() -> None:
         raise LabError(f"not installed: {', '.join(missing)}. scripts/setup installs all of it")
 
 
-def _make_in_parallel(place: Place, tell: Callable[[str], None]) -> None:
+def _make_in_parallel(place: Place) -> None:
     """The database, the nodes and the product have nothing to do with each other."""
     with ThreadPoolExecutor(3) as pool:
-        tell("database, nodes, product")
         product = pool.submit(install.install, place.paths.inside("/opt/unicron"))
         accounting = pool.submit(_start_accounting, place.head)
         inits = {node: faults.boot(place, node) for node in place.spec.node_names}
         accounting.result()
-        tell("slurmctld, slurmd")
         services.start_slurmctld(place.head)
         for node, init in inits.items():
             services.start_slurmd(node, init)

@@ -111,6 +111,13 @@ def hosts(spec: LabSpec) -> str:
     return f"127.0.0.1 localhost\n{HEAD_ADDRESS} head\n{nodes}"
 
 
+def nsswitch_conf() -> str:
+    """Nothing is asked over a network that the lab does not have."""
+    return "".join(
+        f"{what}: files\n" for what in ("passwd", "group", "shadow", "hosts", "services")
+    )
+
+
 def passwd(host_passwd: str) -> str:
     """The system's own accounts as on the host, the lab's in place of people."""
     lab = "".join(f"{u.name}:x:{u.uid}:{u.uid}::{u.home}:{u.shell}\n" for u in USERS)
@@ -128,8 +135,12 @@ def shadow() -> str:
 def _system_entries(text: str) -> str:
     ours = {user.name for user in USERS}
     entries = [line.split(":") for line in text.splitlines() if line.count(":") >= 3]
-    kept = [e for e in entries if e[0] not in ours and (int(e[2]) < 1000 or e[2] == "65534")]
+    kept = [e for e in entries if e[0] not in ours and _is_system_number(e[2])]
     return "".join(":".join(entry) + "\n" for entry in kept)
+
+
+def _is_system_number(text: str) -> bool:
+    return text.isdigit() and (int(text) < 1000 or int(text) == 65534)
 
 
 def unicron_toml() -> str:

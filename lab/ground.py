@@ -19,7 +19,7 @@ from lab.layout import PEOPLE, USERS, LabPaths, LabSpec
 
 NOT_COPIED = re.compile(
     "(slurm|munge|unicron|mysql|ssh|g?shadow|passwd|group|sub[ug]id|sudoers).*"
-    "|hosts|hostname|resolv.conf"
+    "|hosts|hostname|resolv.conf|nsswitch.conf"
 )
 BOUND = ("etc", "opt", "home", "var/log", "var/spool", "var/lib")
 UIDS = {"root": 0, **{user.name: user.uid for user in USERS}}
@@ -134,6 +134,7 @@ def _configuration_files(
     files = {
         "/etc/hosts": configuration.hosts(spec),
         "/etc/hostname": "head\n",
+        "/etc/nsswitch.conf": configuration.nsswitch_conf(),
         "/etc/resolv.conf": "",
         "/etc/slurm/slurm.conf": configuration.slurm_conf(spec),
         "/etc/slurm/gres.conf": configuration.gres_conf(spec, paths),
