@@ -59,7 +59,7 @@ RULES = (
     *foreign.RULES,
 )  # fmt: skip
 FINDERS: tuple[Finder, ...] = (
-    xid.find, gpu.find_sxid, gpu.find_stuck_gpus, host.find_oom, network.find_links,
+    xid.find, gpu.find_sxid, gpu.find_stuck_gpus, host.find_oom, host.find_faults, network.find_links,
     network.find_completions, network.find_async_events, cuda.find_oom,
     collective.find_all_joined, program.find_exception, exits.find_codes, exits.find_killed,
     slurm.find_common_segfault, training.find_nan_value, training.find_spike,
@@ -69,6 +69,7 @@ HINT = re.compile(
     r"^\W*[ef]\d{4} \d\d:|\[[ef]\d{3,4} \d\d:|(?:^|: |\] ?)(?:error|fatal|critical|panic)\b|"
     r"[\[|( ](?:error|fatal|critical)[\])|: ]|\bhas failed\b|\bfailed (?:to|with|:)|failure:|\baborted\b"
 )
+KERNEL_HINT = re.compile(r"\bfatal\b|\bpanic\b|\bcritical\b|device (?:heartbeat )?(?:lost|hang)")
 NOT_A_HINT = re.compile(
     r"\bwarn(?:ing)?\b|^\W*w\d{4} \d\d:|\[w\d{3,4} \d\d:|^\W*\|? *[\w ]+ : *[\w ]+\|?$"
 )
@@ -129,8 +130,9 @@ def unwrapped(text: str) -> str:
 def _hint(seen: Text) -> Finding | None:
     """Words of error that no rule knows; a warning is none."""
     position = 0
+    hint = KERNEL_HINT if "dmesg" in seen.source_kind else HINT
     for line in seen.lower.split("\n"):
-        match = HINT.search(line)
+        match = hint.search(line)
         if match is not None and not NOT_A_HINT.search(line):
             return finding(seen, position + match.start(), Tier.HINT, "unknown", Kind.SOFTWARE,
                            SEV2, UNKNOWN)  # fmt: skip

@@ -34,6 +34,14 @@ RULES = (
          r"actor is dead|actordiederror|worker exit type|workercrashederror|actor died|"
          r"worker unexpectedly exits|engine ?(process|dead|core)[^\n]*(fail|died|error)|"
          r"enginedeaderror|worker died", blame=PEER, tier=VICTIM),
+    Rule("exit.terminated", Kind.EXITED, SEV2,
+         ("death signal", "got signal: 15", "got signal: 1\n", "signalexception", "sighup"),
+         r"received \S+ death signal|got signal: (1|15)\b|(received|caught|signal) sighup",
+         blame=UNKNOWN, tier=Tier.HINT),
+    Rule("exit.oomkilled", Kind.HOST_OOM, SEV2, ("oomkilled", "oom killed"), tier=Tier.HARDWARE),
+    Rule("exit.windows", Kind.EXITED, SEV2,
+         ("3221225477", "3221226505", "0xc0000005", "0xc0000409", "-1073741819", "-1073740791",
+          "0xc00000fd", "3221225725"), tier=SUMMARY),
     Rule("exit.mpi", Kind.EXITED, SEV2,
          ("mpi_abort", "exited on signal", "mpirun noticed", "bad termination of one of your",
           "exited with non-zero", "primary job terminated"), tier=Tier.HINT),
@@ -75,8 +83,15 @@ def _signal(match: re.Match[str]) -> int:
     else:
         number = int(next(group for group in match.groups() if group))
         if match[1] or match[2]:
-            number = -number if number < 0 else number - SIGNAL_BASE
+            number = _of_code(number)
     return number if 0 < number <= 64 else 0
+
+
+def _of_code(code: int) -> int:
+    """-9, 137 and 247 all mean SIGKILL: as Python, a shell and a byte without a sign put it."""
+    if code < 0:
+        return -code
+    return code - SIGNAL_BASE if code <= SIGNAL_BASE + 64 else 256 - code
 
 
 def _printed(number: int) -> tuple[Kind, Blame]:
@@ -119,7 +134,8 @@ def classify_exit(exit_code: int | None, signal: int | None, stderr: str) -> Ver
 
 
 def _by_number(exit_code: int, signal: int) -> Verdict:
-    number = signal or (exit_code - SIGNAL_BASE if SIGNAL_BASE < exit_code <= 192 else 0)
+    number = signal or (_of_code(exit_code) if exit_code < 0 or exit_code > SIGNAL_BASE else 0)
+    number = number if number <= 64 else 0
     if not number:
         known = {126: "not executable", 127: "program not found"}.get(exit_code)
         kind = Kind.CONFIGURATION if known else Kind.EXITED

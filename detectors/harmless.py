@@ -65,7 +65,7 @@ HARMLESS = re.compile(
             r"get_p2p_free_callback|firmware: failed to load .*(?:-2\)|direct)|"
             r"ext4-fs \([^)]*\): (?:mounted|unmounting|re-mounted|recovery complete)|"
             r"xfs \([^)]*\): (?:mounting|ending|unmounting)|perf: interrupt took too long|"
-            r"error record serialization",
+            r"error record serialization|\[ *\d{1,2}\.\d+\] .*(?:cable unplugged|link (?:is )?down)",
             r"nfs: server .* ok\b|connection restored to|port active|cable plugged|"
             r"connection was restored|reconnected|recovered from",
             # counters and settings

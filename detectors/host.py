@@ -37,7 +37,8 @@ RULES = (
          r"link retraining failed", tier=HARD),
     Rule("pcie.corrected", Kind.PCIE_AER, NONE, ("aer:", "pcie bus error"),
          r"severity=corrected|correct(ed|able) error", blame=UNKNOWN, tier=Tier.HINT),
-    Rule("pcie.narrow", Kind.STRAGGLER, SEV1, ("available pcie bandwidth, limited by",), tier=HARD),
+    Rule("pcie.narrow", Kind.STRAGGLER, SEV1, ("available pcie bandwidth, limited by",),
+         r"(mlx\d|nvidia|bnxt|efa|hfi1)\S* [^\n]*available pcie bandwidth, limited by", tier=HARD),
     Rule("pcie.narrow.field", Kind.STRAGGLER, SEV1, ("downgraded", "pcie link width"),
          r"lnksta:[^\n]*\(downgraded\)|pcie link width[^\n]*(expected|should be|degraded)",
          tier=HARD),
@@ -53,13 +54,10 @@ RULES = (
          unless=r"traps: [^\n]*general protection"),
     Rule("kernel.hung_task", Kind.HANG, SEV1, ("blocked for more than",),
          r"task [^\n]*blocked for more than \d+ seconds", tier=HARD),
-    Rule("kernel.segfault", Kind.EXITED, SEV2, ("segfault at", "traps: "),
-         r"\bsegfault at [0-9a-f]+ ip|traps: [^\n]*(trap|general protection)",
-         tier=Tier.PROCESS),
     Rule("kernel.iommu", Kind.DMA, SEV1,
          ("dmar:", "io_page_fault", "sw-iommu", "swiotlb buffer is full", "iommu", "arm-smmu"),
          r"dmar: (drhd: handling fault|\[dma|\[intr)|io_page_fault|out of sw-iommu space|"
-         r"swiotlb buffer is full|iommu[^\n]*(fault|failed to map)|"
+         r"swiotlb buffer is full|iommu[^\n]*(\bfault|failed to map)|"
          r"smmu[^\n]*(fault|unhandled context)|fault addr", tier=HARD),
     Rule("dma.mapping", Kind.DMA, SEV1,
          ("dma map", "dma_map", "dma mapping", "mapping of buffer object failed",
@@ -67,16 +65,18 @@ RULES = (
          r"(dma[ _]map\w*|p2p_get_pages|memory register|dma-buf|buffer object)[^\n]*"
          r"(fail|invalid|error|cannot|unable)|invalid dma mapping", tier=HARD),
     Rule("host.disk", Kind.STORAGE, SEV1,
-         ("i/o error", "ext4-fs error", "xfs (", "btrfs error", "nvme nvme", "buffer i/o",
+         ("i/o error", "md/raid", "superblock", "ext4-fs error", "xfs (", "btrfs error", "nvme nvme", "buffer i/o",
           "read-only"),
          r"ext4-fs error|xfs \([^)]*\): [^\n]*(i/o error|corruption|shutting down|shutdown)|"
          r"btrfs[^\n]*error|(buffer |critical |metadata )?i/o error[, ][^\n]*(dev|sector)|"
-         r"nvme nvme\d+: [^\n]*(timeout|controller is down|removing after|aborting)|"
+         r"nvme nvme\d+: [^\n]*(timeout|controller is down|removing after|aborting|reset failure)|"
+         r"md/raid[^\n]*(disk failure|failed)|superblock write|"
          r"remounting filesystem read-only|blk_update_request", tier=HARD),
 )
 
 BYSTANDER = re.compile(
-    r"^(vector|fluent|td-agent|filebeat|telegraf|collectd|node_expo|prometheus|dcgm|nv-hostengine|"
+    r"^(httpd|nginx|apache|mysqld|postgres|redis|java_agent|snmpd|ntpd|xorg|gnome|firefox|chrome|"
+    r"clamd|epilog|prolog|lustre|kcompact|vector|fluent|td-agent|filebeat|telegraf|collectd|node_expo|prometheus|dcgm|nv-hostengine|"
     r"datadog|agent|sshd|systemd|rsyslog|journal|snapd|kubelet|dockerd|containerd|slurmd|"
     r"slurmstepd|nvidia-smi|nvidia-persiste|nscd|sssd|chronyd|promtail|grafana|cadvisor|otel|"
     r"logrotate|cron|polkitd|dbus|networkd|irqbalance|zabbix|nagios|ganglia|gmond|wazuh|auditd|"
@@ -86,6 +86,9 @@ BYSTANDER = re.compile(
 VICTIM = re.compile(
     r"killed process \d+,? ?\(([^)]*)\)|reaped process \d+ \(([^)]*)\)|"
     r"task=([^,\s]+),pid=|\b([\w.:/-]+) invoked oom-killer"
+)
+FAULTED = re.compile(
+    r"([\w.:-]+)\[\d+\]:? (?:segfault at [0-9a-f]+ ip|trap |general protection)|\bsegfault at [0-9a-f]+ ip"
 )
 OOM_WORDS = (
     "oom-killer", "oom_reaper", "out of memory: kill", "oom-kill", "oom_kill", "memory cgroup out",
@@ -108,6 +111,18 @@ def find_oom(text: Text) -> Iterator[Finding]:
         yield finding(text, at, HARD, "oom.bystander", Kind.HOST_OOM, NONE, UNKNOWN)
     else:
         yield finding(text, at, HARD, "oom.kill", Kind.HOST_OOM, SEV2, SELF)
+
+
+def find_faults(text: Text) -> Iterator[Finding]:
+    """A program that the kernel saw fault; a daemon's is no failure of the training."""
+    if "segfault" not in text.lower and "traps:" not in text.lower:
+        return
+    for match in FAULTED.finditer(text.lower):
+        if match[1] and BYSTANDER.match(match[1]):
+            yield finding(text, match.start(), Tier.HINT, "kernel.bystander", Kind.NON_FAILURE,
+                          NONE, UNKNOWN)  # fmt: skip
+        else:
+            yield finding(text, match.start(), Tier.PROCESS, "kernel.segfault", Kind.EXITED, SEV2)
 
 
 def _none_counted(lower: str) -> bool:

@@ -14,7 +14,7 @@ SYMPTOM, VICTIM = Tier.SYMPTOM, Tier.VICTIM
 
 RULES = (
     Rule("nccl.link_local", Kind.CONFIGURATION, SEV2,
-         ("connect to fe80", "software caused connection abort", "no socket interface found",
+         ("connect to fe80", "no socket interface found",
           "bootstrap : no socket", "duplicate gpu detected", "mismatch in rank count",
           "rank count from procs", "failed to find reverse path",
           "no interface found in the same subnet", "invalid config", "bootstrap: no",

@@ -120,7 +120,7 @@ def find_links(text: Text) -> Iterator[Finding]:
     ups = [match.start() for match in LINK_UP.finditer(text.whole)]
     flapped = "flap" in down[0] or any(up > down.start() for up in ups)
     program = "async" in text.lower or "port_err" in down[0]
-    if flapped:
+    if flapped or "carrier" in down[0]:
         yield finding(text, down.start(), HARD, "link.flap", Kind.FLAPPING, SEV3, SELF)
     else:
         severity = SEV3 if program else SEV1

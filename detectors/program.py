@@ -28,7 +28,7 @@ RULES = (
          ("filenotfounderror", "no such file or directory", "notadirectoryerror",
           "isadirectoryerror", "can't open file", "cannot open file", "does not exist",
           "file not found", "没有那个文件或目录", "fileexistserror", "repositorynotfound",
-          "entrynotfounderror", "is not a local folder"),
+          "entrynotfounderror", "is not a local folder", "[errno 17]"),
          r"filenotfounderror|^[^\n]*(error|cannot|can't|fatal|python3?\S*:|execve|failed)[^\n]*"
          r"(no such file|does not exist|not found)|notadirectoryerror|isadirectoryerror|"
          r"can.?t open file|fileexistserror|repositorynotfound|没有那个文件或目录|"
@@ -122,12 +122,12 @@ RULES = (
           "malloc(): ", "munmap_chunk", "stack smashing", "core dumped", "illegal instruction",
           "fatal python error", "sigabrt", "sigfpe", "sigill", "floating point exception",
           "segfault", "段错误", "speicherzugriffsfehler", "access violation", "pure virtual method",
-          "3221225477", "0xc0000005", "段错误", "stack overflow"),
+          "stack overflow"),
          r"segmentation fault|sigsegv|double free|corrupted (size|double|unsorted|top)|"
          r"free\(\): invalid|malloc\(\): |munmap_chunk|stack smashing|core dumped|"
          r"illegal instruction|fatal python error|sig(abrt|fpe|ill)\b|floating point exception|"
-         r"\bsegfault\b|段错误|speicherzugriffsfehler|access violation|pure virtual|3221225477|"
-         r"0xc0000005|stack overflow", tier=SYMPTOM,
+         r"\bsegfault(?! at)\b|段错误|speicherzugriffsfehler|access violation|pure virtual|"
+         r"stack overflow", tier=SYMPTOM,
          unless=r"potential root causes|possible (root )?causes"),
     Rule("program.uncaught", Kind.EXITED, SEV2, ("terminate called",), tier=Tier.SUMMARY),
     Rule("program.threads", Kind.CONFIGURATION, SEV2,
@@ -139,7 +139,7 @@ RULES = (
 
 LAST_LINE = re.compile(
     r"(?m)^[^\n]{0,60}?(?<![\w.])((?:[a-z_]\w*\.)*(?!childfailed|calledprocess|processexited|processraised)"
-    r"[a-z_]\w*(?:error|exception|failure|fault))\b *(?::|$)"
+    r"[a-z_]\w*(?:error|exception|failure))\b *(?::|$)"
 )
 
 

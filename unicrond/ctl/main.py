@@ -11,6 +11,7 @@ import typer
 
 from unicrond import __version__
 from unicrond.ctl import database, lists
+from unicrond.ctl.classify import classify, diagnose
 from unicrond.ctl.client import settings_for
 from unicrond.ctl.mode import mode
 from unicrond.ctl.status import status
@@ -46,7 +47,9 @@ def options(
         context.obj = settings_for(config)
 
 
-for command in (status, lists.runs, lists.incidents, why, mode, lists.nodes, lists.allocations):
+for command in (
+    status, lists.runs, lists.incidents, why, mode, lists.nodes, lists.allocations, classify, diagnose,
+):  # fmt: skip
     app.command()(command)
 app.add_typer(database.app, name="db")
 
