@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from unicrond.agent import facts, options, processes, settings
 from unicrond.agent.agent import Agent
+from unicrond.agent.claim import Claim
 from unicrond.agent.environment import marker
 from unicrond.agent.guardian import Guardian
 from unicrond.agent.job import gpus_of, job_of
@@ -19,6 +20,7 @@ from unicrond.agent.options import Spec
 from unicrond.agent.ranksocket import private_folder
 from unicrond.errors import BadInput
 
+log = logging.getLogger(__name__)
 GUARDIAN_SHARE = 0.8  # of the lease: what the guardian ends must be over when the lease is
 
 
@@ -69,13 +71,18 @@ def _run(arguments: Sequence[str]) -> int:
     folder = private_folder(job.run_id, job.node)
     processes.set_name("unicron-agent")
     processes.adopt_orphans()
-    guardian = Guardian(marker(job.run_id, job.node), GUARDIAN_SHARE * site.lease_seconds)
-    logging.getLogger(__name__).info(
-        "agent=%s run=%d node=%s nodes=%d", job.agent, job.run_id, job.node, len(job.nodes)
-    )
+    claim = Claim(job.run_id, job.node, job.agent)
+    if holder := claim.take():
+        log.warning("%s is this run's agent on %s already: leaving", holder, job.node)
+        return 0
+    mark = marker(job.run_id, job.node, job.agent)
+    guardian = Guardian(mark, GUARDIAN_SHARE * site.lease_seconds)
+    nodes = len(job.nodes)
+    log.info("agent=%s run=%d node=%s nodes=%d", job.agent, job.run_id, job.node, nodes)
 
     async def live() -> int:
-        return await Agent(job, spec, site, guardian, folder).run()
+        claim.serve(asyncio.get_running_loop())
+        return await Agent(job, spec, site, environment, guardian, folder).run()
 
     return asyncio.run(live())
 

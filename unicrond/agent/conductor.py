@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol
+from dataclasses import dataclass, replace
 
-from unicrond.agent import leader, slurm
+from unicrond.agent import leader, record, slurm
+from unicrond.agent.executor import Executor
+from unicrond.agent.fellows import Fellows
 from unicrond.agent.job import Job
-from unicrond.agent.leader import Choice, Peer, View
+from unicrond.agent.leader import Choice, View
 from unicrond.agent.options import Spec
 from unicrond.agent.orders import Result, failed
 from unicrond.agent.settings import Settings
@@ -31,23 +30,6 @@ RETRY_SECONDS = 5.0
 REFUSED_REQUEUES = 3
 
 
-class Run(Protocol):
-    """What the conductor needs of the agent around it."""
-
-    def peers(self) -> Mapping[str, Peer]:
-        """All agents heard of, this one included."""
-
-    def assignment(self) -> Assignment | None:
-        """Of the newest generation that any agent knows, if it is known here."""
-
-    def newest_generation(self) -> int: ...
-
-    def quiet_since(self) -> float:
-        """Monotonic: when the last order was carried out here."""
-
-    async def order(self, node: str, body: Body, timeout_seconds: float) -> Result: ...
-
-
 @dataclass(slots=True)
 class _Memory:
     """Of this leader, since the last progress."""
@@ -59,19 +41,22 @@ class _Memory:
     spawned: frozenset[str] = frozenset()
     spawned_at: float = 0.0
     refusals: int = 0
-    highest: int = 0  # generation that we tried to start
+    counted: bool = False  # this start's requeue
     not_before: float = 0.0
 
 
 class Conductor:
-    def __init__(self, job: Job, spec: Spec, settings: Settings, run: Run) -> None:
+    def __init__(
+        self, job: Job, spec: Spec, settings: Settings, fellows: Fellows, executor: Executor
+    ) -> None:
         self._job = job
         self._spec = spec
         self._settings = settings
-        self._run = run
+        self._fellows = fellows
+        self._executor = executor
         self._started = time.monotonic()
         self._memory = _Memory()
-        self._requeues = Requeues(job.output_folder / "requeues.json", job.restarts)
+        self._record = record.read(job.output_folder, job.restarts)
         self._numbers = itertools.count(1)
         self._task: asyncio.Task[None] | None = None
         self._config = leader.Config(
@@ -102,7 +87,7 @@ class Conductor:
 
     def _view(self, now: float, position: int) -> View:
         memory = self._memory
-        assignment, newest = self._run.assignment(), self._run.newest_generation()
+        assignment, newest = self._fellows.assignment(), self._fellows.newest_generation()
         known = assignment if assignment and assignment.generation == newest else None
         broken = now if memory.broken_since is None else memory.broken_since
         return View(
@@ -110,15 +95,17 @@ class Conductor:
             min_nodes=self._spec.min_nodes,
             max_nodes=self._spec.max_nodes,
             position=position,
-            peers=self._run.peers(),
+            peers=self._fellows.peers(),
             members=known.nodes if known else (),
             generation=newest,
             uptime=now - self._started,
-            quiet=now - max(broken, self._run.quiet_since()),
+            quiet=now - max(broken, self._executor.last_order_at),
             restarted=memory.restarted,
             spawned=memory.spawned,
             spawn_age=now - memory.spawned_at,
-            requeues_without_progress=0 if memory.progressed else self._requeues.count,
+            requeues_without_progress=(
+                0 if memory.progressed else self._record.requeues_without_progress
+            ),
         )
 
     def _observe(self, now: float, view: View) -> None:
@@ -157,10 +144,9 @@ class Conductor:
             self._memory.not_before = 0.0
 
     async def _start_generation(self, nodes: tuple[str, ...]) -> bool:
-        generation = max(
-            self._job.first_generation, self._run.newest_generation() + 1, self._memory.highest + 1
-        )
-        self._memory.highest = generation
+        newest = max(self._fellows.newest_generation(), self._record.generation)
+        generation = max(self._job.first_generation, newest + 1)
+        await self._keep(replace(self._record, generation=generation))
         port = await self._stop_all(nodes, generation - 1)
         if not port:
             return False
@@ -184,7 +170,7 @@ class Conductor:
 
     def _assignment(self, nodes: Iterable[str], generation: int) -> Assignment:
         order = self._next_key()
-        peers = self._run.peers()
+        peers = self._fellows.peers()
         places = [(node, local) for node in nodes for local in range(peers[node].ranks)]
         slots = tuple(
             Slot(rank, f"{order}.{rank}", node, local) for rank, (node, local) in enumerate(places)
@@ -196,11 +182,11 @@ class Conductor:
         self._memory.spawned_at = time.monotonic()
         for node in nodes:
             body = self._body("spawn_agent", {"target": node})
-            await self._run.order(self._job.node, body, RETRY_SECONDS)
+            await self._fellows.order(self._job.node, body, RETRY_SECONDS)
 
     async def _requeue(self, choice: leader.Requeue) -> None:
         """As the owner, and only if the job is still the one that we know."""
-        self._requeues.add(self._memory.progressed)
+        await self._count_requeue()
         try:
             await slurm.requeue(self._job.run_id, self._job.restarts)
         except SlurmUnavailable as error:
@@ -212,6 +198,17 @@ class Conductor:
                 await self._end(choice.exit_code, f"{choice.reason}: refused, {error}")
         self._memory.not_before = time.monotonic() + RETRY_SECONDS
 
+    async def _count_requeue(self) -> None:
+        """Once for each start of the job, however often the requeue is tried."""
+        if not self._memory.counted:
+            self._memory.counted = True
+            before = 0 if self._memory.progressed else self._record.requeues_without_progress
+            await self._keep(replace(self._record, requeues_without_progress=before + 1))
+
+    async def _keep(self, new: record.Record) -> None:
+        self._record = new
+        await asyncio.to_thread(record.write, self._job.output_folder, new)
+
     async def _end(self, exit_code: int, reason: str) -> None:
         args = {"exit_code": exit_code, "reason": reason}
         await self._order_all("end_run", args, (), STOP_TIMEOUT_SECONDS)
@@ -221,10 +218,10 @@ class Conductor:
     ) -> dict[str, Result]:
         """To all agents that are heard, and to `nodes`: those outside learn of the generation."""
         lease = self._settings.lease_seconds
-        heard = [node for node, peer in self._run.peers().items() if peer.age < lease]
+        heard = [node for node, peer in self._fellows.peers().items() if peer.age < lease]
         targets = list(dict.fromkeys((*nodes, *heard)))
         body = self._body(kind, args)
-        answers = (self._run.order(node, body, timeout_seconds) for node in targets)
+        answers = (self._fellows.order(node, body, timeout_seconds) for node in targets)
         return dict(zip(targets, await asyncio.gather(*answers), strict=True))
 
     def _body(self, kind: str, args: Body) -> Body:
@@ -241,34 +238,3 @@ def _all_done(kind: str, results: Mapping[str, Result], nodes: Iterable[str]) ->
             log.warning("leader: %s on %s: %s, %s", kind, node, result.state, result.detail)
             return False
     return True
-
-
-class Requeues:
-    """How often the job was requeued unattended without progress; kept in the run's folder, since
-    it outlives this start of the job."""
-
-    def __init__(self, file: Path, restarts: int) -> None:
-        self._file = file
-        self.count = self._read(restarts)  # before this start of the job
-        self._added = False
-
-    def _read(self, restarts: int) -> int:
-        try:
-            count = json.loads(self._file.read_text(encoding="utf-8"))["without_progress"]
-        except FileNotFoundError:
-            return 0
-        except (OSError, ValueError, KeyError, TypeError):
-            return restarts  # not readable: suppose the worst
-        return count if isinstance(count, int) else restarts
-
-    def add(self, progressed: bool) -> None:
-        """Once for each start of the job, however often the requeue is tried."""
-        if self._added:
-            return
-        self._added = True
-        body = {"without_progress": 1 if progressed else self.count + 1}
-        try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            self._file.write_text(json.dumps(body), encoding="utf-8")
-        except OSError as error:
-            log.warning("cannot count requeues in %s: %s", self._file, error)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from unicrond.model.run import Assignment, Slot
 
-MARKER = "UNICRON_RANKS_OF"  # run and node: by this a rank's stray children are found
+MARKER = "UNICRON_RANKS_OF"  # by this a rank's stray children are found
 _HIDDEN = ("UNICRON_SECRET", "UNICRON_FACTS", "UNICRON_SPAWNED")
 
 
@@ -16,14 +16,15 @@ class Place:
     """What all ranks of one agent share in one generation."""
 
     run_id: int
-    node: str
+    marker: str
     master_address: str
     master_port: int
     socket: str
 
 
-def marker(run_id: int, node: str) -> str:
-    return f"{run_id}/{node}"
+def marker(run_id: int, node: str, agent: str = "") -> str:
+    """Of one agent's ranks; without an agent, how the markers of all agents there begin."""
+    return f"{run_id}/{node}/{agent}"
 
 
 def rank_environment(
@@ -39,7 +40,7 @@ def rank_environment(
             "UNICRON_SOCKET": place.socket,
             "UNICRON_GENERATION": str(assignment.generation),
             "UNICRON_MEMBER": slot.member,
-            MARKER: marker(place.run_id, place.node),
+            MARKER: place.marker,
         }
     )
     return environment

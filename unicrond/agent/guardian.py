@@ -15,6 +15,7 @@ from typing import NoReturn
 from unicrond.agent import processes
 
 CLEANUP_SECONDS = 10.0
+MOST_FILES = 4096
 
 
 class Guardian:
@@ -26,7 +27,8 @@ class Guardian:
         os.set_blocking(self._writing, False)
         self.pid = os.fork()
         if self.pid == 0:
-            os.close(self._writing)
+            os.closerange(3, reading)
+            os.closerange(reading + 1, MOST_FILES)
             _guard(reading, marker, timeout_seconds)
         os.close(reading)
 

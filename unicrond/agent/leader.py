@@ -1,6 +1,6 @@
 """What the run's leader does when unicrond gives no orders. Pure: a choice and its reason.
 
-    no generation yet              all agents came, or start_timeout    -> StartFirst | Requeue
+    no generation anywhere         all agents came, or start_timeout    -> StartFirst | Requeue
     every rank ended with 0                                             -> End 0
     a rank ended with 93                                                -> End 93
     broken, and no order for unattended_timeout (later for other hubs)
@@ -110,6 +110,8 @@ class Trouble:
 
 
 def decide(view: View, config: Config) -> Choice:
+    if not view.members and view.generation:
+        return Wait(f"asking who is in generation {view.generation}")
     if not view.members:
         return _first(view, config)
     if _finished(view):

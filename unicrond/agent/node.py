@@ -15,7 +15,7 @@ import logging
 import random
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,7 +63,7 @@ class Node:
         self,
         job: Job,
         program: Sequence[str],
-        environment: dict[str, str],
+        environment: Mapping[str, str],
         rank_socket: Path,
         grace_seconds: float,
         changed: Callable[[], None],
@@ -138,7 +138,7 @@ class Node:
             self.ranks.start(launches)
         except (OSError, Refused) as error:
             return self._start_failed(new, str(error))
-        self._copy.add_all([(launch.slot.rank, launch.output) for launch in launches])
+        self._copy.follow([(launch.slot.rank, launch.output) for launch in launches])
         if self.state.phase is Phase.STARTING:
             self._enter(Phase.RUNNING)
         return orders.done()
@@ -161,7 +161,8 @@ class Node:
     def _place(self, master_node: str, port: int) -> Place:
         job = self._job
         address = job.facts.address(master_node)
-        return Place(job.run_id, job.node, address, port, str(self._rank_socket))
+        mark = marker(job.run_id, job.node, job.agent)
+        return Place(job.run_id, mark, address, port, str(self._rank_socket))
 
     # ------------------------------------------------------------ what happens to the ranks
 

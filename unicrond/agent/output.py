@@ -18,6 +18,7 @@ CHUNK_BYTES = 256 << 10
 BEHIND_BYTES = 4 << 20  # of one rank: beyond it bytes are left out
 TAIL_BYTES = 16 << 10
 TAIL_LINES = 50
+MOST_SAID = 1000
 _LOCK_SECONDS = 2.0
 _WITHOUT_LOCK_SECONDS = 60.0
 
@@ -81,18 +82,20 @@ class OutputCopy(threading.Thread):
         self._mutex = threading.Lock()
         self._last_round = threading.Event()
         self._lock_after = 0.0
+        self._said: list[bytes] = []
 
-    def add(self, rank: int, path: Path) -> None:
-        with self._mutex:
-            for source in self._sources:
-                source.retired = True  # an older generation's: read to its end, then forgotten
-            self._sources.append(_Source(rank, path))
-
-    def add_all(self, files: list[tuple[int, Path]]) -> None:
+    def follow(self, files: list[tuple[int, Path]]) -> None:
+        """These ranks' files from now on; those of before are read to their end and forgotten."""
         with self._mutex:
             for source in self._sources:
                 source.retired = True
             self._sources += [_Source(rank, path) for rank, path in files]
+
+    def say(self, text: str) -> None:
+        """A line of the agent's own."""
+        with self._mutex:
+            if len(self._said) < MOST_SAID:
+                self._said.append(f"[unicron] {text}\n".encode())
 
     def finish(self, timeout_seconds: float) -> None:
         self._last_round.set()
@@ -108,12 +111,14 @@ class OutputCopy(threading.Thread):
     def _copy_all(self, last: bool) -> None:
         with self._mutex:
             sources = list(self._sources)
+            said, self._said = self._said, []
         for source in sources:
             moved = self._copy(source, last)
             while last and moved:
                 moved = self._copy(source, last)
             if source.retired and not moved:
                 self._forget(source)
+        self._try_to_append(b"".join(said))
 
     def _forget(self, source: _Source) -> None:
         with self._mutex:
@@ -122,16 +127,21 @@ class OutputCopy(threading.Thread):
     def _copy(self, source: _Source, last: bool) -> bool:
         try:
             data = source.take(final=last or source.retired)
-            if data and self._target:
-                self._append(data)
         except OSError:
-            return False  # not there yet, or the disk is full
+            return False  # not there yet
+        self._try_to_append(data)
         return bool(data)
 
-    def _append(self, data: bytes) -> None:
-        assert self._target is not None
+    def _try_to_append(self, data: bytes) -> None:
+        if data and self._target:
+            try:
+                self._append(self._target, data)
+            except OSError:
+                return  # disk full or the like: the ranks' own files have it
+
+    def _append(self, path: Path, data: bytes) -> None:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        target = os.open(self._target, flags, 0o644)
+        target = os.open(path, flags, 0o644)
         try:
             self._lock(target)
             os.write(target, data)

@@ -62,8 +62,8 @@ def stat_of(pid: int) -> Stat | None:
 
 
 def strays(marker: str, sessions: dict[int, int]) -> list[Stray]:
-    """Living processes with the run's marker in their environment, or in one of the sessions that
-    its ranks opened (session -> generation): a process may have overwritten its environment."""
+    """Living processes whose environment has a marker that begins so, or in one of the sessions
+    that ranks opened (session -> generation): a process may have overwritten its environment."""
     found = []
     uid = os.geteuid()
     for entry in os.scandir("/proc"):
@@ -92,7 +92,7 @@ def _stray(pid: int, marker: str, sessions: dict[int, int]) -> Stray | None:
             environment = b"\0" + file.read(MAX_ENVIRON_BYTES) + b"\0"
     except OSError:
         return None
-    if f"\0{MARKER}={marker}\0".encode() not in environment:
+    if f"\0{MARKER}={marker}".encode() not in environment:
         return None
     _, _, rest = environment.partition(b"\0UNICRON_GENERATION=")
     digits = rest.split(b"\0", 1)[0]
