@@ -204,7 +204,7 @@ class Cycle:
         """Ends intents of this run that are no longer wanted."""
         for action, _ in tuple(self.state.pending.values()):
             if action.run_id == run.run_id and action.kind in kinds:
-                self.settle(Outcome(action.key, self.now, OutcomeState.REFUSED, why))
+                self.settle(Outcome(action.key, self.now, OutcomeState.MOOT, why))
 
     def set_mode(self, mode: Mode) -> None:
         self.state.mode = self._mode = mode

@@ -201,6 +201,6 @@ def _resend(cycle: Cycle) -> None:
     for action, sent in tuple(cycle.state.pending.values()):
         run = cycle.state.runs.get(action.run_id) if action.run_id is not None else None
         if run is None or run.state.ended:
-            cycle.settle(Outcome(action.key, cycle.now, OutcomeState.REFUSED, "the run is over"))
+            cycle.settle(Outcome(action.key, cycle.now, OutcomeState.MOOT, "the run is over"))
         elif cycle.now >= sent + wait:
             cycle.again(action)

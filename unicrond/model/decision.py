@@ -54,6 +54,7 @@ class OutcomeState(StrEnum):
     DONE = "done"
     FAILED = "failed"
     REFUSED = "refused"  # looked again, and it was no longer right
+    MOOT = "not needed"  # something else made it superfluous
 
 
 @dataclass(frozen=True, slots=True)
