@@ -1,0 +1,1 @@
+"""Measurements that anyone can repeat: `scripts/bench NAME` runs `bench/NAME.py`."""
