@@ -45,7 +45,10 @@ WORDS = (
     "reboot", "missing", "mismatch", "straggler", "joined", "spike", "diverge", "explod",
     "unrecognized", "required", "expired", "credential", "munge", "prolog", "epilog", "low real",
     "mount", "address already", "busy", "lustre", "ceph", "most recent call", "multicast", "violation",
-    "notify", "no available", "stopiteration", "not active", "inactive", "retr", "divisible",
+    "notify", "no available", "stopiteration", "nvidia driver", "cuda init", "bug:", "unavail", "heartbeat", "dbe", "extend",
+    "zip file", "err!", "no devices", "uncorrectable", "check_", "no ib", "oomkilled", "not match", "expects",
+    "expected", "only supports", "does not appear", "power state", "truncated", "above threshold",
+    "not active", "inactive", "retr", "divisible",
     "unexpected", "completion", "duplicate", "no socket", "health", "limit", "count reported", "iommu", "oops", "not enough", "ran out", "no cuda", "on signal", "term_",
     "设备上", "已杀死", "段错误", "总线错误", "没有那个", "权限不够", "kein speicher",
     "aucun espace", "no queda", "空き領域", "speicherzugriff",
@@ -59,7 +62,7 @@ RULES = (
     *foreign.RULES,
 )  # fmt: skip
 FINDERS: tuple[Finder, ...] = (
-    xid.find, gpu.find_sxid, gpu.find_stuck_gpus, host.find_oom, host.find_faults, network.find_links,
+    xid.find, gpu.find_sxid, gpu.find_stuck_gpus, host.find_oom, host.find_faults, host.find_banks, network.find_links,
     network.find_completions, network.find_async_events, cuda.find_oom,
     collective.find_all_joined, program.find_exception, exits.find_codes, exits.find_killed,
     slurm.find_common_segfault, training.find_nan_value, training.find_spike,
@@ -67,7 +70,7 @@ FINDERS: tuple[Finder, ...] = (
 HINT = re.compile(
     r"traceback \(most recent|\w(?:error|exception|failure)\b *(?::|$)|\bcore dumped\b|"
     r"^\W*[ef]\d{4} \d\d:|\[[ef]\d{3,4} \d\d:|(?:^|: |\] ?)(?:error|fatal|critical|panic)\b|"
-    r"[\[|( ](?:error|fatal|critical)[\])|: ]|\bhas failed\b|\bfailed (?:to|with|:)|failure:|\baborted\b"
+    r"(?:unknown|application|unhandled|uncaught)[\w ]* exception|[\[|( ](?:error|fatal|critical)[\])|: ]|\bhas failed\b|\bfailed (?:to|with|:)|failure:|\baborted\b"
 )
 KERNEL_HINT = re.compile(r"\bfatal\b|\bpanic\b|\bcritical\b|device (?:heartbeat )?(?:lost|hang)")
 NOT_A_HINT = re.compile(
@@ -96,10 +99,12 @@ def judge(source_kind: str, text: str) -> Finding | None:
 
 def is_suspicious(text: str) -> bool:
     lower = text.lower()
+    if "\n" in lower:
+        return True
     for word in WORDS:
         if word in lower:
             return True
-    return "\n" in lower and ("loss" in lower or "mib /" in lower)
+    return False
 
 
 def read(source_kind: str, text: str) -> Text:

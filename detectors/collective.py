@@ -56,11 +56,11 @@ RULES = (
           "did not get subsequent heartbeat", "did not get initial heartbeat",
           "dataloader timed out", "hang detected", "detected a hang", "watchdog timeout",
           "job hang", "is hung", "training hang", "process hang", "no progress for",
-          "without making progress", "stuck for", "watchdog has been stuck"),
+          "without making progress", "stuck for", "not send heartbeat", "missed heartbeat", "watchdog has been stuck"),
          r"watchdog (got stuck|hang|timeout|has been stuck)|heartbeat monitor timed out|"
          r"did not get (subsequent|initial) heartbeat|dataloader timed out|hang detected|"
          r"detected a hang|(job|training|process) hang|is hung|no progress for \d+|"
-         r"without making progress|(?<!cpu)stuck for \d+ ?(s|min|h)",
+         r"without making progress|not send heartbeat|missed heartbeat|(?<!cpu)stuck for \d+ ?(s|min|h)",
          tier=TIMEOUT, unless=r"soft lockup|cpu#\d+ stuck"),
     Rule("collective.queue", Kind.HANG, SEV2,
          ("no available block found", "no available shared memory broadcast block",
@@ -84,13 +84,13 @@ RULES = (
           "distnetworkerror", "store is closed", "the connection to the c10d store has failed",
           "pair was closed", "peer closed", "failed to get exception from", "leader task",
           "another task died", "coordination service", "barriererror", "unhealthy task",
-          "another worker has", "rank has exited"),
+          "deadline_exceeded: barrier"),
          r"should dump|dump flag|got 0 bytes|sendbytes failed|recv(vector|value) failed|"
          r"rendezvous(closed|connection|gracefulexit)error|rendezvous is closed|"
          r"server has shut down|diststoreerror: (?!timed)|"
          r"distnetworkerror: (?!.*(failed to (listen|bind)|timed out))|"
          r"c10d store has failed|pair was closed|leader task|another task died|"
-         r"coordination service|store is closed", blame=PEER, tier=VICTIM),
+         r"coordination service|store is closed|deadline_exceeded: barrier", blame=PEER, tier=VICTIM),
     Rule("store.join", Kind.LOST, SEV2,
          ("clients joined", "store based barrier", "rendezvoustimeouterror", "wait timeout after",
           "store->get", "timed out after", "waiting for clients", "socket timeout",

@@ -48,9 +48,9 @@ RULES = (
          unless=r"illegal instruction \(core dumped\)"),
     Rule("cuda.library", Kind.CUDA, SEV2,
          ("cublas_status_", "cudnn_status_", "cusparse_status_", "cusolver_status_",
-          "cudnn error", "cublas error", "cufft_", "curand_status_", "cublaslt"),
+          "cudnn error", "cublas error", "unable to find an engine", "valid cudnn algorithm", "cufft_", "curand_status_", "cublaslt"),
          r"(cublas|cudnn|cusparse|cusolver|curand)_status_(?!success)|cu(dnn|blas) error|"
-         r"cufft_(?!success)\w*(fail|error|invalid)"),
+         r"cufft_(?!success)\w*(fail|error|invalid)|unable to find an engine|valid cudnn algorithm"),
     Rule("cuda.unhandled", Kind.CUDA, SEV2,
          ("unhandled cuda error", "ncclunhandledcudaerror", "cuda failure",
           "call to cuda function failed"), tier=SYMPTOM),

@@ -14,6 +14,7 @@ from detectors.verdict import HARMLESS, Blame, Kind, Tier, Verdict
 SUMMARY, VICTIM = Tier.SUMMARY, Tier.VICTIM
 SIGNAL_BASE = 128
 SIGINT, SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGKILL, SIGSEGV, SIGTERM = 2, 4, 6, 7, 8, 9, 11, 15
+DEADLY = (SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGKILL, SIGSEGV, SIGTERM)
 NAMES = {
     1: "SIGHUP", SIGINT: "SIGINT", 3: "SIGQUIT", SIGILL: "SIGILL", SIGABRT: "SIGABRT",
     SIGBUS: "SIGBUS", SIGFPE: "SIGFPE", SIGKILL: "SIGKILL", 10: "SIGUSR1", SIGSEGV: "SIGSEGV",
@@ -51,14 +52,15 @@ RULES = (
           "processexitedexception", "process exited", "processraisedexception",
           "terminated with the following error"),
          r"childfailederror|exitcode *: *-?[1-9]|exited with exit code [1-9]|"
-         r"returned non-zero|exit (status|code):? *-?[1-9]|exited with code:? [1-9]|"
+         r"returned non-zero|exit (status|code):? *-?[1-9]|exited with (code|status):? [1-9]|"
          r"non-zero exit|process(exited|raised)exception", tier=Tier.HINT),
 )
 
 CODE = re.compile(
     r"exitcode *: *(-?\d+)|exit(?:ed)?(?: with)? (?:exit )?(?:code|status):? *(-?\d+)|"
     r"got signal: (\d+)|killed by signal:? (\d+)|signal (\d+) \(sig|"
-    r"exited on signal (\d+)|terminated by signal:? (\d+)|status=0x0*([0-9a-f]{2,4})\b"
+    r"exited on signal (\d+)|terminated by signal:? (\d+)|status=0x0*([0-9a-f]{2,4})\b|"
+    r"<signals\.sig\w+: (\d+)>"
 )
 KILLED = re.compile(r"(?m)^(?:[^\n]*: line \d+: +\d+ +|\s*|[^\n]*\d+ )killed\b|^已杀死|\bgetötet\b")
 
@@ -91,7 +93,9 @@ def _of_code(code: int) -> int:
     """-9, 137 and 247 all mean SIGKILL: as Python, a shell and a byte without a sign put it."""
     if code < 0:
         return -code
-    return code - SIGNAL_BASE if code <= SIGNAL_BASE + 64 else 256 - code
+    if code <= SIGNAL_BASE + 64:
+        return code - SIGNAL_BASE
+    return 256 - code if 256 - code in DEADLY else 0
 
 
 def _printed(number: int) -> tuple[Kind, Blame]:

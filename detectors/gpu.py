@@ -36,7 +36,7 @@ MISMATCH = (
 
 RULES = (
     Rule("gpu.lost", Kind.GPU_LOST, SEV1,
-         ("fallen off the bus", "gpu is lost", "gpu_is_lost", "gpu lost", "err!",
+         ("fallen off the bus", "config space inaccessible", "gpu is lost", "gpu_is_lost", "gpu lost", "err!",
           "unable to determine the device handle for gpu", "gpu requires reset",
           "gpu is no longer accessible"), tier=HARD),
     Rule("gpu.missing", Kind.GPU_LOST, SEV1,
@@ -48,7 +48,7 @@ RULES = (
           "couldn't communicate with the nvidia driver", "failed to initialize nvml: unknown",
           "failed to initialize nvml: driver not loaded", "nvml: driver not loaded",
           "no devices were found", "cuda driver initialization failed",
-          "no cuda-capable device is detected", "infoROM is corrupted".lower(),
+          "no cuda-capable device is detected", "found no nvidia driver", "infoROM is corrupted".lower(),
           "nvrm: gpu initialization failed", "the nvidia probe routine failed",
           "failed to allocate nvkms", "nvidia_uvm: failed", "pci i/o region assigned to your",
           "initialization error: nvml", "nvml_error_unknown"),
@@ -62,10 +62,10 @@ RULES = (
          ("uncorrectable ecc", "uncorrectable double bit", "double bit ecc", "double-bit ecc",
           "dbe ecc", "ecc uncorrectable", "cudaerroreccuncorrectable", "eccuncorrectable",
           "row remap failure", "row remapping failure", "uncorrectable sram", "uncorrectable dram",
-          "volatile dbe", "dbes detected", "sram threshold exceeded", "retired pages limit",
+          "volatile dbe", "dbes detected", "dbe detected", "dbe (double bit", "sram threshold exceeded", "retired pages limit",
           "page retirement failure", "memory page retirement limit"),
          r"(uncorrectable ecc|double.bit ecc|dbe ecc|ecc ?uncorrectable|remap(ping)? failure|"
-         r"uncorrectable [sd]ram|volatile dbe|dbes detected|threshold exceeded|double bit error|"
+         r"uncorrectable [sd]ram|volatile dbe|dbes? detected|threshold exceeded|double bit error|"
          r"retired pages limit|retirement (failure|limit)|uncorrectable double)"
          r"(?! *(errors?|count|occurred)? *: *(0|no)\b)", tier=HARD),
     Rule("gpu.ecc.field", Kind.ECC, SEV1, ("volatile",),
@@ -88,14 +88,15 @@ RULES = (
          r"clock throttling due to|"
          r"(thermal|power brake|hw) slowdown (is |was )?(active|detected|engaged)", tier=HARD),
     Rule("gpu.hot", Kind.THROTTLE, SEV1,
-         ("temperature above", "over temperature", "overtemp", "high temperature",
-          "temperature exceeds", "critical temperature", "cpu clock throttled"),
+         ("temperature above", "temperature is above threshold", "over temperature", "overtemp", "high temperature",
+          "temperature exceeds", "critical temperature", "clock throttled", "clock is throttled"),
          unless=r"\bcritical temperature *: *\d", tier=HARD),
     Rule("nvlink.down", Kind.NVLINK, SEV1,
          ("uncorrectable nvlink", "nvlink fatal", "nvlink is down", "nvlink down",
           "nvlinks are down", "nvlink uncorrectable", "nvlink error", "fatal nvlink",
           "nvlink link down", "nvlink training", "all links are inactive", "links are inactive",
-          "cudaerrornvlinkuncorrectable", "nvlink crc flit error", "nvlinkrecovery"),
+          "cudaerrornvlinkuncorrectable", "nvlink crc flit error", "rx detect link mask", "postrxdetlinkmask failed",
+          "link training failed", "link is currently down", "is currently down"),
          unless=r"0 nvlink error|nvlink errors?: *0\b|no nvlink error", tier=HARD),
     Rule("nvlink.contained", Kind.NVLINK, SEV1,
          ("peer gpu memory over nvlink", "cudaerrorcontained"), blame=UNKNOWN, tier=HARD),

@@ -41,7 +41,7 @@ HARMLESS = re.compile(
             r"\boverflow!|gradient overflow|overflow detected\. skipping|skipping step, loss scaler",
             r"grad scaler|hysteresis",
             r"nccl (?:info|trace)\b|^nccl version",
-            r"numa balancing|could not find real path|failed to open libibverbs|"
+            r"accept failed resource temporarily|numa balancing|could not find real path|failed to open libibverbs|"
             r"failed to find (?:libcudart|cudadriver|cuda library)|missing \"?iommu=pt|"
             r"net/plugin: (?:no plugin|could not find|failed to find)|dmabuf is (?:un)?available",
             r"using devices used by this process is currently unknown|device_id",

@@ -17,7 +17,7 @@ RULES = (
     Rule("memory.uncorrected", Kind.HOST_MEMORY, SEV1,
          ("[hardware error]", "edac", "mce:", "memory failure:", "machine check"),
          r"edac [^\n]*\bue\b|edac[^\n]*uncorrect|uncorrected|memory failure: 0x|"
-         r"machine check (exception|event)?:? ?\d|fatal machine check|"
+         r"machine check exception|fatal machine check|"
          r"event severity: (fatal|recoverable)|handling mce memory error(?![^\n]*\bce\b)|"
          r"uncorrectable (memory|ecc|error)", tier=HARD,
          unless=r"edac [^\n]*\d+ ce (?!.*\bue\b)"),
@@ -111,6 +111,20 @@ def find_oom(text: Text) -> Iterator[Finding]:
         yield finding(text, at, HARD, "oom.bystander", Kind.HOST_OOM, NONE, UNKNOWN)
     else:
         yield finding(text, at, HARD, "oom.kill", Kind.HOST_OOM, SEV2, SELF)
+
+
+BANK = re.compile(r"\bbank \d+: ([0-9a-f]{16})\b")
+UNCORRECTED_BIT = 61  # of a machine-check bank's status
+
+
+def find_banks(text: Text) -> Iterator[Finding]:
+    """The processor's own word on whether it corrected the error."""
+    for match in BANK.finditer(text.lower):
+        if int(match[1], 16) >> UNCORRECTED_BIT & 1:
+            severity, blame, tier = SEV1, SELF, HARD
+        else:
+            severity, blame, tier = NONE, UNKNOWN, Tier.HINT
+        yield finding(text, match.start(), tier, "memory.bank", Kind.HOST_MEMORY, severity, blame)
 
 
 def find_faults(text: Text) -> Iterator[Finding]:

@@ -32,7 +32,7 @@ RULES = (
           "unable to allocate shared memory", "shmopen", "unable to open shared memory",
           "insufficient shared memory", "shared memory limit", "out of shared memory"),
          r"shared memory segment[^\n]*(error|size|fail)|error[^\n]*shared memory segment|"
-         r"/dev/shm[^\n]*(no space|full|100%|too small|bus error)|"
+         r"failed to extend /dev/shm|/dev/shm[^\n]*(no space|full|100%|too small|bus error)|"
          r"no space left[^\n]*/dev/shm|posix_fallocate[^\n]*fail|"
          r"unable to (allocate|open) shared memory|insufficient shared memory|shared memory limit|"
          r"out of shared memory"),
@@ -61,6 +61,9 @@ RULES = (
          ("ncclinternalerror", "internal error - please report", "nccl error"),
          r"ncclinternalerror|internal error - please report|nccl error[^\n]*internal",
          blame=UNKNOWN, tier=Tier.SUMMARY),
+    Rule("nccl.warning", Kind.SOFTWARE, SEV2, ("nccl warn",),
+         r"nccl warn [^\n]*(fail|error|abort|unable|invalid|cannot)", blame=UNKNOWN,
+         tier=Tier.HINT),
     Rule("nccl.files", Kind.CONFIGURATION, SEV2,
          ("too many open files", "[errno 24]", "items of ancdata"), recurs=True),
 )

@@ -30,9 +30,10 @@ RULES = (
          ("cable unplugged", "port state change to down", "no ib port", "check_hw_ib",
           "ib port is down", "port is not active", "health compromised", "mlx5_core",
           "physical state: disabled", "physical state: polling", "state: down", "port_down",
-          "no active ib port", "4: down", "link_layer"),
+          "no active ib port", "ib_query_port"),
          r"cable unplugged|(port|link)[^\n]*(to|is|not) (down|active)\b|no ib port|check_hw_ib|"
-         r"health compromised|mlx5_core[^\n]*(fatal|internal error|in error state|reset failed)|"
+         r"health compromised|mlx5_core[^\n]*(fatal|internal error|in error state|reset failed|"
+         r"\) timeout)|ib_query_port failed|"
          r"\bstate: *(down|1: down)|physical state: *(disabled|polling|sleep)|state:\s+port_down|"
          r"no active ib port", tier=HARD),
     Rule("net.resolve", Kind.NETWORK, SEV3,
@@ -46,7 +47,7 @@ RULES = (
          blame=UNKNOWN, tier=SYMPTOM),
     Rule("net.retry_exceeded", Kind.NETWORK, SEV3,
          ("transport retry count", "retry exceeded", "retry counter exceeded", "retry_exc_err",
-          "rnr retry", "unresponsive receiver", "endpoint timeout", "unreachable remote"),
+          "rnr retry", "completed with error. rc", "transmit timeout", "unresponsive receiver", "endpoint timeout", "unreachable remote"),
          blame=UNKNOWN, tier=SYMPTOM),
     Rule("net.qp", Kind.NETWORK, SEV3,
          ("to rtr", "to rts", "ibv_modify_qp", "modify qp", "rdma_resolve_addr",
@@ -72,8 +73,8 @@ RULES = (
           "protocolerror", "too many requests", "server error", "service unavailable",
           "httperror", "http error", "sslerror", "ssleoferror", "incompleteread",
           "chunkedencodingerror", "status code 5", "offlinemodeisenabled",
-          "localentrynotfounderror"),
-         r"max retries exceeded|couldn't connect to '?http|(requests|urllib3|httpx|aiohttp)[\w.]*"
+          "localentrynotfounderror", "commerror"),
+         r"errors\.commerror|max retries exceeded|couldn't connect to '?http|(requests|urllib3|httpx|aiohttp)[\w.]*"
          r"(error|exception)|remotedisconnected|protocolerror|429 |too many requests|"
          r"\b50[0234] (server|internal|bad|service|gateway)|ssl(eof)?error|incompleteread|"
          r"chunkedencodingerror|status code 5\d\d|localentrynotfounderror",

@@ -19,10 +19,12 @@ RULES = (
          ("modulenotfounderror", "no module named", "cannot open shared object file",
           "undefined symbol", "glibc_", "glibcxx_", "importerror", "command not found",
           "dll load failed", "pkg_resources", "versionconflict", "version conflict",
-          "incompatible version", "requires python", "has not been compiled"),
+          "incompatible version", "does not match the version torch was compiled with",
+          "only supports ampere", "does not appear to have a file"),
          r"modulenotfounderror|no module named|cannot open shared object|undefined symbol|"
          r"version .?glibc(xx)?_|importerror: |command not found|dll load failed|"
-         r"versionconflict|incompatible version",
+         r"versionconflict|incompatible version|version torch was compiled with|only supports ampere|"
+         r"does not appear to have a file",
          recurs=True),
     Rule("config.file", Kind.CONFIGURATION, SEV2,
          ("filenotfounderror", "no such file or directory", "notadirectoryerror",
@@ -63,7 +65,7 @@ RULES = (
          r"(?m)^[^\n]{0,120}?(?<![\w.])((syntax|indentation|tab|name|type|attribute|key|index|"
          r"value|zerodivision|assertion|unboundlocal|recursion|notimplemented|lookup|"
          r"unicodedecode|unicodeencode|overflow|floatingpoint|arithmetic|reference|buffer)error|"
-         r"stopiteration)\b *(:|$)", tier=SYMPTOM, recurs=True),
+         r"stopiteration)\b *(:|$)", tier=Tier.TIMEOUT, recurs=True),
     Rule("python.assert", Kind.USER_BUG, SEV2, ("assert ",), r"(?m)^ +assert [\w(]", tier=SYMPTOM,
          recurs=True),
     Rule("torch.bug", Kind.USER_BUG, SEV2,
@@ -77,14 +79,15 @@ RULES = (
           "shape mismatch", "not implemented for", "leaf variable", "stack expects each tensor",
           "view size is not compatible", "torch._dynamo", "graph break", "same dtype",
           "should be the same", "unsupported operand", "takes no arguments",
-          "unexpected keyword argument", "given groups=", "is not subscriptable"),
+          "unexpected keyword argument", "given groups=", "appears not to match", "ddp expects same",
+          "expected a non-empty", "expected a proper", "to have the same"),
          r"shapes cannot be multiplied|size mismatch for|expected all tensors|expected scalar type|"
          r"the size of tensor a|does not require grad|graph a second time|inplace operation|"
          r"loading state_dict|key\(s\) in state_dict|sizes of tensors must match|"
          r"must match the size|invalid for input of size|mat1 and mat2|dimension out of range|"
          r"index out of range|shape mismatch|\" ?not implemented for|leaf variable|"
          r"stack expects each|view size is not|same dtype|should be the same|given groups=|"
-         r"input type \(|unexpected keyword argument|expected (input|tensor)[^\n]*(but|to have)",
+         r"appears not to match|ddp expects same|expected a (non-empty|proper)|input type \(|unexpected keyword argument|expected (input|tensor)[^\n]*(but|to have)",
          recurs=True),
     Rule("memory.host", Kind.HOST_OOM, SEV2,
          ("memoryerror", "cannot allocate memory", "can't allocate memory", "[errno 12]",
@@ -116,7 +119,7 @@ RULES = (
          r"triton[\w.]*(error|exception)|inductorerror|backendcompilerfailed|ptxas[^\n]*"
          r"(error|fatal)|compilationerror|nvrtc[^\n]*error|outofresources|loweringexception|"
          r"error building extension|subprocess-exited-with-error|nvcc fatal",
-         recurs=True),
+         tier=SYMPTOM, recurs=True),
     Rule("program.crash", Kind.EXITED, SEV2,
          ("segmentation fault", "sigsegv", "double free", "corrupted", "free(): invalid",
           "malloc(): ", "munmap_chunk", "stack smashing", "core dumped", "illegal instruction",
@@ -138,7 +141,7 @@ RULES = (
 )
 
 LAST_LINE = re.compile(
-    r"(?m)^[^\n]{0,60}?(?<![\w.])((?:[a-z_]\w*\.)*(?!childfailed|calledprocess|processexited|processraised)"
+    r"(?m)^[^\n]{0,60}?(?<![\w.])((?:[a-z_]\w*\.)*(?!childfailed|calledprocess|processexited|processraised|signalexc)"
     r"[a-z_]\w*(?:error|exception|failure))\b *(?::|$)"
 )
 

@@ -76,10 +76,10 @@ RULES = (
     Rule("slurm.oom", Kind.HOST_OOM, SEV2,
          ("oom-kill event", "oom_kill event", "out_of_me", "out of memory handler",
           "out-of-memory handler", "exceeded memory limit", "exceeded job memory limit",
-          "step memory limit", "oom killed", "oom killer", "oomkilled", "term_memlimit",
+          "step memory limit", "oom killed", "oom killer", "node running low on memory", "oomkilled", "term_memlimit",
           "task 0: out of memory", "tasks: out of memory", ": out of memory"),
          r"oom[-_]kill event|\bout_of_me\w*|out[- ]of[- ]memory handler|exceeded (job |step )?memory|"
-         r"oom ?kill(ed|er)|term_memlimit|srun: error: [^\n]*out of memory",
+         r"oom ?kill(ed|er)|node running low on memory|term_memlimit|srun: error: [^\n]*out of memory",
          tier=HARD, unless=r"cuda out of memory|potential root causes|detected 0 oom"),
     Rule("slurm.credential", Kind.CONFIGURATION, SEV1,
          ("credential expired", "job credential", "munge", "protocol authentication",
@@ -128,7 +128,9 @@ RULES = (
          r"srun: error: [^\n]*tasks? [\d,-]+: killed", blame=UNKNOWN, tier=SUMMARY),
     Rule("slurm.task_terminated", Kind.NON_FAILURE, NONE, (": terminated",),
          r"srun: error: [^\n]*tasks? [\d,-]+: terminated", blame=PEER, tier=Tier.HINT),
-    Rule("slurm.task_exit", Kind.EXITED, SEV2, (": exited with exit code",), tier=SUMMARY),
+    Rule("slurm.task_exit", Kind.EXITED, SEV2, (": exited with exit code",), tier=Tier.HINT),
+    Rule("slurm.sacct_failed", Kind.EXITED, SEV2, ("failed ",),
+         r"\bfailed +(\d+-)?\d\d:\d\d:\d\d +\d+:\d+", tier=SUMMARY),
 )
 
 SEGFAULT = re.compile(r"srun: error: (\S+): tasks? ([\d,-]+): segmentation fault")

@@ -35,7 +35,7 @@ RULES = (
           "lnet:", "lneterror"),
          r"will wait for recovery|lustreerror:|lneterror:|lustre: [^\n]*(timed out|was lost|"
          r"slow reply|unable to|not available)|lnet: [^\n]*(timed out|timeout|error)",
-         blame=PEER, tier=Tier.HARDWARE),
+         blame=PEER, tier=Tier.HARDWARE, unless=r"evicted"),
     Rule("fs.server", Kind.STORAGE, SEV3,
          ("libceph:", "ceph:", "beegfs", "mmfs", "gpfs", "weka", "glusterfs", "rpc: "),
          r"(libceph|ceph): [^\n]*(down|hung|socket closed|connect error|timed out|lost)|"
@@ -56,9 +56,9 @@ RULES = (
          r"check_fs_mount|mount[^\n]*(failed|timed out|not mounted)|not mounted",
          tier=Tier.HARDWARE),
     Rule("object.store", Kind.STORAGE, SEV3,
-         ("botocore", "s3", "clienterror", "gcsfs", "slowdown", "endpointconnectionerror",
+         ("botocore", "googleapis", "google.api_core", "s3", "clienterror", "gcsfs", "slowdown", "endpointconnectionerror",
           "azure.core.exceptions", "fsspec"),
-         r"botocore[\w.]*(error|exception)|s3[^\n]*(slowdown|internalerror|reduce your request)|"
+         r"google\.api_core\.exceptions|botocore[\w.]*(error|exception)|s3[^\n]*(slowdown|internalerror|reduce your request)|"
          r"endpointconnectionerror|gcsfs[\w.]*error|azure\.core\.exceptions",
          blame=PEER, tier=Tier.PROCESS),
     Rule("checkpoint.corrupt", Kind.CHECKPOINT, SEV2,
@@ -72,7 +72,7 @@ RULES = (
           "incomplete metadata", "file is not a valid", "unable to open file (truncated",
           "metadata mismatch", "error while deserializing header", "checkpoint is incomplete",
           "appears to be corrupt", "file in archive is not in a subdirectory",
-          "archive is corrupted", "bytes were requested, but", "data loss", "dataloss",
+          "archive is corrupted", "truncated file", "bytes were requested, but", "data loss", "dataloss",
           "invalid magic number; corrupt file", "corrupt file", "could not read bytes"),
          tier=Tier.HARDWARE, recurs=True),
 )

@@ -36,7 +36,7 @@ RULES = (
 )
 
 NAN_VALUE = re.compile(
-    r"(?:loss|grad[_ ]?norm|perplexity|ppl)[\w/ ]{0,20}['\"]?\s*[:=|]\s*"
+    r"(?:loss|grad[_ ]?norm|perplexity|ppl)[\w/ ]{0,20}['\"]?(?:\s*[:=|]\s*| )"
     r"(?:tensor\()?['\"]?(nan|-?inf)\b"
 )
 LOSS = re.compile(r"\bloss['\"]?\s*[:=]\s*(?:tensor\()?([+-]?\d+\.?\d*(?:e[+-]?\d+)?)")
