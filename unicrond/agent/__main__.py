@@ -59,6 +59,7 @@ def _check(arguments: Sequence[str]) -> int:
             file=sys.stderr,
         )
     print(f"export {facts.VARIABLE}={shlex.quote(facts.to_json(found))}")
+    print(f"cpu_bind={'--cpu-bind=none' if found.binds_cpus else ''}")
     return 0
 
 

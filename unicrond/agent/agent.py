@@ -77,7 +77,7 @@ class Agent:
             self._copy,
         )
         self._node.ranks.not_ours.add(guardian.pid)
-        self._ending = Ending(job, settings, self._node, self._tell_finished)
+        self._ending = Ending(job, settings, self._node, self._tell_finished, self._copy.say)
         self._executor = Executor(job, self._node, self._end_run)
         self._fellows = Fellows(job, self._peer_state, self._executor, self._ending.let_go)
         self._conductor = Conductor(job, spec, settings, self._fellows, self._executor)
@@ -249,7 +249,8 @@ class Agent:
 
     def _signal(self, kind: SignalKind, body: Body) -> None:
         log.warning("signal kind=%s %s", kind.value, body.get("text", ""))
-        self._copy.say(str(body.get("text", "")))
+        if self._node.state.phase is Phase.BROKEN:
+            self._copy.say(str(body.get("text", "")))
         if self._daemon:
             self._daemon.send("signal", {"age": 0.0, **body, "kind": kind.value})
 
@@ -271,8 +272,6 @@ class Agent:
         self._executor.take(body, reply)
 
     async def _end_run(self, exit_code: int, reason: str) -> Result:
-        if reason:
-            self._copy.say(f"the run ends: {reason}")
         return await self._ending.end_run(exit_code, reason, self._fellows)
 
     def _member(self, member: str) -> tuple[int, Slot, int] | None:

@@ -30,7 +30,7 @@ TERMINATED = 128 + signal.SIGTERM
 
 
 class Ending:
-    """`finished` tells unicrond; `over` becomes the agent's exit code."""
+    """`finished` tells unicrond, `say` the user; `over` becomes the agent's exit code."""
 
     def __init__(
         self,
@@ -38,6 +38,7 @@ class Ending:
         settings: Settings,
         node: Node,
         finished: Callable[[int, float], Awaitable[None]],
+        say: Callable[[str], None],
     ) -> None:
         self.exit_code = views.NOT_ENDING
         self.over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -45,6 +46,8 @@ class Ending:
         self._settings = settings
         self._node = node
         self._finished = finished
+        self._say = say
+        self._begun = False
         self._let_go = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -76,11 +79,15 @@ class Ending:
     # ------------------------------------------------------------ by order
 
     async def end_run(self, exit_code: int, reason: str, fellows: Fellows) -> Result:
-        if self.exit_code != views.NOT_ENDING:
+        if self._begun:
             return orders.done()
+        self._begun = True
         log.info("the run ends with exit code %d: %s", exit_code, reason)
+        if fellows.leads:
+            self._say(f"the run ends with exit code {exit_code}: {reason}")
         left = await self._node.close(self._settings.stop_grace_seconds)
         if left:
+            self._begun = False
             return orders.failed(left)
         self.exit_code = exit_code
         if fellows.leads or self._job.node == self._job.batch_host:

@@ -24,6 +24,7 @@ class Facts:
     slurmd_timeout_seconds: int
     kill_wait_seconds: int
     slurm_uid: int  # of SlurmUser, 0 when unknown
+    binds_cpus: bool = False  # srun would tie each task to few CPUs
     notes: tuple[str, ...] = ()  # what could not be read, and what was taken instead
 
     def address(self, node: str) -> str:
@@ -77,6 +78,8 @@ def ask(environment: Mapping[str, str]) -> Facts:
         slurmd_timeout_seconds=_number(config, r"SlurmdTimeout\s*=\s*", 300),
         kill_wait_seconds=_number(config, r"KillWait\s*=\s*", 30),
         slurm_uid=_number(config, r"SlurmUser\s*=\s*\S+\(", 0),
+        binds_cpus=re.search(r"^TaskPlugin\s*=.*(affinity|cgroup)", config, re.MULTILINE)
+        is not None,
         notes=tuple(notes),
     )
 
