@@ -42,6 +42,8 @@ OWN = {
 }
 NAMED_NODE, NAMED_DEAD, PROGRAM, BEHIND, NAMED_MISSING, LOST_PEER = 97, 85, 80, 62, 60, 15
 SILENT_NODE, SILENT_RANK = 75, 50
+STORAGE = 61  # the server's fault perhaps, and yet why this rank holds the others up
+ELSEWHERE = 48
 ABSENT = 45  # the one rank that nobody heard of
 OPEN_SYMPTOM = 40  # an error that may as well be another's fault
 
@@ -92,7 +94,7 @@ class Seen:
 
 def diagnose(reports: Sequence[Report]) -> Diagnosis:
     seen = [_read(report) for report in reports]
-    suspects = [*_own(seen), *_named(seen), *_progress(seen), *_silent(seen)]
+    suspects = [*_own(seen), *_named(seen), *_progress(seen), *_elsewhere(seen), *_silent(seen)]
     if not suspects:
         return Diagnosis(None, None, Kind.NON_FAILURE, NONE, 0.0, "no report speaks of a failure")
     if (common := _common_fault(seen, suspects)) is not None:
@@ -127,6 +129,8 @@ def _own(seen: list[Seen]) -> list[Suspect]:
 
 def _own_weight(found: Finding) -> int:
     verdict, weight = found.verdict, OWN[found.tier]
+    if verdict.kind is Kind.STORAGE:
+        return max(STORAGE, weight if verdict.blame is Blame.SELF else 0)
     if verdict.blame is Blame.PEER:
         return min(weight, OWN[Tier.VICTIM])
     if verdict.kind in (Kind.USER_BUG, Kind.CONFIGURATION):
@@ -194,7 +198,11 @@ def _progress(seen: list[Seen]) -> list[Suspect]:
         if one.report.rank is not None
     }
     standing = progress.compare({rank: steps for rank, steps in by_rank.items() if steps})
-    late, words = standing.behind, f"is {standing.margin} collectives behind"
+    idle = {one.report.rank for one in seen if progress.is_idle(one.report.text)}
+    if idle and standing.members - idle:
+        late, words = frozenset(idle), "is in no collective while the others wait in one"
+    else:
+        late, words = standing.behind, f"is {standing.margin} collectives behind"
     if standing.at_odds and len(standing.odd) == 1:
         late, words = standing.odd, "is in another collective than the rest"
     return [
@@ -208,6 +216,29 @@ def _hang(one: Seen) -> Verdict:
     if one.verdict.is_failure:
         return one.verdict
     return Verdict(Kind.HANG, SEV2, Blame.SELF, False, "diagnosis.behind", "")
+
+
+def _elsewhere(seen: list[Seen]) -> list[Suspect]:
+    """Most wait in a collective; the few who go on with something else keep them waiting."""
+    places = [(one, progress.place(one.report.text)) for one in seen]
+    waiting = sum(1 for one, place in places if place == "collective" or _timed_out(one))
+    away = [
+        one
+        for one, place in places
+        if place == "elsewhere"
+        or (not place and one.found is None and one.report.text.strip())
+    ]
+    if not away or waiting < 2 * len(away) or waiting + len(away) < len(seen):
+        return []
+    return [
+        Suspect(one.report.rank, one.report.node, ELSEWHERE, one.report.at, _hang(one),
+                "is elsewhere while the others wait in a collective")
+        for one in away
+    ]  # fmt: skip
+
+
+def _timed_out(one: Seen) -> bool:
+    return one.found is not None and one.found.tier is Tier.TIMEOUT
 
 
 def _silent(seen: list[Seen]) -> list[Suspect]:
@@ -231,6 +262,8 @@ def _absent(seen: list[Seen]) -> list[Suspect]:
     if len(ranks) < 3 or not all(one.waits for one in seen):
         return []
     missing = set(range(max(ranks) + 1)) - ranks
+    if all(one.verdict.rule == "store.lost" for one in seen) and 0 in missing:
+        missing = {0}  # the store's host
     if len(missing) != 1:
         return []
     verdict = Verdict(Kind.HANG, SEV2, Blame.SELF, False, "diagnosis.absent", "")
@@ -273,17 +306,39 @@ def _conclude(ranked: list[Suspect], seen: list[Seen]) -> Diagnosis:
     root = ranked[0]
     if root.weight <= OWN[Tier.TIMEOUT]:
         return _undecided(root, seen)
+    if root.rank is None:
+        root = replace(root, rank=_rank_on(root.node, seen))
+    alike = _alike(root, ranked, seen)
     others = [one for one in ranked if (one.rank, one.node) != (root.rank, root.node)]
     rival = max((one.weight for one in others), default=0)
     confidence = min(0.99, 0.5 + root.weight / 250 + (root.weight - rival) / 400)
     return Diagnosis(
-        root.rank,
+        alike if len(alike) > 1 else root.rank,
         root.node or None,
         root.verdict.kind,
         root.verdict.severity,
         round(confidence, 2),
         f"{_name(root)} {root.words}{_rest(root, others)}",
     )
+
+
+def _rank_on(node: str, seen: list[Seen]) -> int | None:
+    """A node's fault hits the rank there that fails of itself, if it is just one."""
+    ranks = {
+        one.report.rank
+        for one in seen
+        if node and one.report.node == node and one.report.rank is not None
+        and one.found is not None and one.verdict.is_failure and not one.waits
+    }  # fmt: skip
+    return next(iter(ranks)) if len(ranks) == 1 else None
+
+
+def _alike(root: Suspect, ranked: list[Suspect], seen: list[Seen]) -> list[int]:
+    """Several ranks may hold up the rest alike; not so many that they are the rest."""
+    if root.weight != BEHIND:
+        return []
+    ranks = {one.rank for one in ranked if one.weight == BEHIND and one.rank is not None}
+    return sorted(ranks) if 3 * len(ranks) < len(seen) else []
 
 
 def _undecided(root: Suspect, seen: list[Seen]) -> Diagnosis:

@@ -20,6 +20,12 @@ ENQUEUED = re.compile(
     r"last enqueued (?:nccl )?work: (-?\d+)(?:[^\n]*?last completed (?:nccl )?work: (-?\d+))?",
     re.IGNORECASE,
 )
+FRAME = re.compile(r"(?m)^\s*(?:File \"|\S+ \([^()\n]*\.(?:py|cpp|cc|so)\S*:\d+\)|#\d+ |frame #\d+)")
+COLLECTIVE = re.compile(
+    r"all_?reduce|all_?gather|reduce_?scatter|broadcast|barrier|all_?to_?all|\b(?:batch_)?i?recv|"
+    r"nccl|gloo|_wait\b|synchronize", re.IGNORECASE
+)  # fmt: skip
+STATUS = re.compile(r"pg_status \d+ |flight recorder [^\n]* entries 0\b")
 RECORDED = re.compile(r"pg=\('(\w+)', '([^']*)'\) seq=(\d+) op=(\S+)")
 
 
@@ -39,6 +45,19 @@ class Standing:
     margin: int  # by how many collectives at most
     at_odds: bool  # same number, different operations or sizes
     odd: frozenset[int]  # the few that differ from the many
+    members: frozenset[int]  # ranks that are in a collective
+
+
+def place(text: str) -> str:
+    """Where a stack dump stands: in a collective, elsewhere, or "" where the text is no stack."""
+    if len(FRAME.findall(text)) < 2:
+        return ""
+    return "collective" if COLLECTIVE.search(text) else "elsewhere"
+
+
+def is_idle(text: str) -> bool:
+    """A flight recorder with a status and no pending entry: the rank is in no collective."""
+    return STATUS.search(text) is not None and RECORDED.search(text) is None
 
 
 def steps(text: str) -> list[Step]:
@@ -69,14 +88,19 @@ def compare(by_rank: Mapping[int, list[Step]]) -> Standing:
     for members in groups.values():
         numbers = {rank: step.number for rank, step in members.items()}
         gap = max(numbers.values()) - min(numbers.values())
+        late = {rank for rank, n in numbers.items() if n == min(numbers.values())}
         if gap > margin:
-            margin = gap
-            behind = {rank for rank, n in numbers.items() if n == min(numbers.values())}
+            margin, behind = gap, late
+        elif gap == margin > 0:
+            behind |= late
         elif gap == 0 and len(members) > 1:
             differing = _differing(members)
             at_odds = at_odds or differing is not None
             odd |= differing or set()
-    return Standing(frozenset(behind), margin, at_odds and margin == 0, frozenset(odd))
+    members_of_any = frozenset(rank for members in groups.values() for rank in members)
+    return Standing(
+        frozenset(behind), margin, at_odds and margin == 0, frozenset(odd), members_of_any
+    )
 
 
 def _differing(members: Mapping[int, Step]) -> set[int] | None:
