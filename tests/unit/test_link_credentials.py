@@ -187,7 +187,7 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
 def test_a_command_that_hangs_or_lies_seals_nothing(commands, script: str) -> None:
     commands(script)
     with pytest.raises(Unavailable):
-        MungeCredentials(timeout_seconds=0.5).seal(b"x", None)
+        MungeCredentials(timeout_seconds=0.2).seal(b"x", None)
 
 
 @pytest.mark.parametrize("status", [15, 16, 17, 18])

@@ -97,6 +97,11 @@ def test_strangers_may_send_short_frames_only() -> None:
     assert "8192 are allowed" in read(long, key=b"")[1]
 
 
+def test_once_a_key_is_set_a_frame_may_be_long() -> None:
+    long = {**body(), "text": "x" * 900_000}
+    assert read(frames(long)[0]) == ([long], "")
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import time
 from contextlib import AsyncExitStack
 
@@ -18,6 +19,7 @@ from unicrond.link.session import shake
 
 SECRET = b"s" * 32
 RUNS = itertools.count(11)
+LOOPBACK = f"127.{10 + os.getpid() % 240}"  # other tests may run beside these
 
 
 class Cluster:
@@ -34,12 +36,12 @@ class Cluster:
         self._stack = AsyncExitStack()
 
     def host(self, node: str) -> str:
-        return f"127.9.0.{self.nodes.index(node) + 1}"
+        return f"{LOOPBACK}.0.{self.nodes.index(node) + 1}"
 
     def address(self, source: str, target: str) -> str:
         if not self._wired:
             return self.host(target)
-        return f"127.9.{self.nodes.index(source) + 1}.{self.nodes.index(target) + 1}"
+        return f"{LOOPBACK}.{self.nodes.index(source) + 1}.{self.nodes.index(target) + 1}"
 
     async def __aenter__(self) -> Cluster:
         port = ports(self.run_id)[0]
@@ -200,7 +202,7 @@ def test_an_agent_without_the_secret_gets_no_link() -> None:
             await cluster.settled("n0", "n1", "n2")
             await cluster.stop("n2")
             cluster.start("n2", secret=b"guessed" * 5)
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.3)
             assert cluster.meshes["n2"].hubs() == ("n2",)
             assert cluster.meshes["n0"].hubs() == ("n0", "n1")
 

@@ -87,8 +87,8 @@ async def ended(channel: Channel) -> None:
         pytest.param([beat(phase="asleep")], id="a phase that does not exist"),
         pytest.param([beat(generation="1")], id="a generation in quotes"),
         pytest.param([beat(peers={"n2": -5})], id="a peer heard in the future"),
-        pytest.param([{"v": 2, "type": "beat"}], id="another version than agreed"),
-        pytest.param([{"v": 0, "type": "beat"}], id="an older version than agreed"),
+        pytest.param([beat(v=2)], id="another version than agreed"),
+        pytest.param([beat(v=0)], id="an older version than agreed"),
         pytest.param([registered()], id="registers twice"),
         pytest.param([registered(node="n2")], id="registers as another node later"),
         pytest.param([registered(run_id=8)], id="registers for another run later"),
@@ -307,6 +307,17 @@ def test_one_user_has_a_limit_of_connections() -> None:
         assert end.retry and "too many connections" in end.reason
 
     with_bystander(story, limits=replace(DEFAULT_LIMITS, per_uid=1))
+
+
+def test_a_connection_that_ended_counts_no_more_for_its_user() -> None:
+    async def main() -> None:
+        async with World(replace(DEFAULT_LIMITS, per_uid=1)) as world:
+            for count in (1, 2, 3):
+                channel = await serving(world)
+                channel.close("seen enough")
+                await eventually(lambda count=count: len(world.left) == count)
+
+    asyncio.run(main())
 
 
 def test_an_agent_that_reads_nothing_is_closed_and_blocks_nobody() -> None:
