@@ -80,7 +80,9 @@ class Agent:
         self._ending = Ending(job, settings, self._node, self._tell_finished, self._copy.say)
         self._executor = Executor(job, self._node, self._end_run)
         self._fellows = Fellows(job, self._peer_state, self._executor, self._ending.let_go)
-        self._conductor = Conductor(job, spec, settings, self._fellows, self._executor)
+        self._conductor = Conductor(
+            job, spec, settings, self._fellows, self._executor, self._ping, self._copy.say
+        )
         self._daemon = self._link_to_unicrond()
 
     def _link_to_unicrond(self) -> DaemonLink | None:
@@ -161,11 +163,12 @@ class Agent:
         state = self._node.state
         if state.phase not in (Phase.STARTING, Phase.RUNNING) or state.assignment is None:
             return
+        age = now - state.since  # whoever ordered the start had just been answered
         reason = lease.why_stop(
             state.assignment.nodes,
             self._fellows.ages(since=state.since),
-            min(self._daemon_age(now), now - state.since),
-            self._authority_age(now),
+            min(self._daemon_age(now), age),
+            min(self._authority_age(now), age),
             self._lease,
         )
         if reason:
@@ -178,10 +181,12 @@ class Agent:
             self._pinged_at = now
             self._keep_going(self._ping())
 
-    async def _ping(self) -> None:
+    async def _ping(self) -> bool:
         asked = time.monotonic()
-        if await slurm.answers():
+        answered = await slurm.answers()
+        if answered:
             self._slurm_at = asked
+        return answered
 
     def _daemon_age(self, now: float) -> float:
         return min(now - self._daemon.last_heard, lease.NEVER) if self._daemon else lease.NEVER

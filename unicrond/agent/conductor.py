@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from unicrond.agent import leader, record, slurm
@@ -47,13 +47,23 @@ class _Memory:
 
 class Conductor:
     def __init__(
-        self, job: Job, spec: Spec, settings: Settings, fellows: Fellows, executor: Executor
+        self,
+        job: Job,
+        spec: Spec,
+        settings: Settings,
+        fellows: Fellows,
+        executor: Executor,
+        slurm_answers: Callable[[], Awaitable[bool]],
+        say: Callable[[str], None],
     ) -> None:
         self._job = job
         self._spec = spec
         self._settings = settings
         self._fellows = fellows
         self._executor = executor
+        self._slurm_answers = slurm_answers
+        self._say = say
+        self._noted = ""
         self._started = time.monotonic()
         self._memory = _Memory()
         self._record = record.read(job.output_folder, job.restarts)
@@ -76,7 +86,6 @@ class Conductor:
             return
         choice = leader.decide(self._view(now, position), self._config)
         if not isinstance(choice, leader.Wait):
-            log.info("leader: %s", choice.reason)
             self._task = asyncio.get_running_loop().create_task(self._act(choice))
 
     def cancel(self) -> None:
@@ -125,12 +134,17 @@ class Conductor:
 
     async def _act(self, choice: Choice) -> None:
         self._memory.not_before = time.monotonic() + RETRY_SECONDS
+        unattended = isinstance(choice, leader.Restart | leader.Spawn | leader.Requeue)
+        if unattended and not await self._slurm_answers():
+            self._note(f"slurmctld does not answer here, so nothing is done: {choice.reason}")
+            return
+        self._note(choice.reason)
+        if unattended:
+            self._say(choice.reason)
         if isinstance(choice, leader.StartFirst):
             await self._start_first(choice)
         elif isinstance(choice, leader.End):
             await self._end(choice.exit_code, choice.reason)
-        elif not await slurm.answers():
-            log.warning("leader: slurmctld does not answer here; waiting")
         elif isinstance(choice, leader.Restart):
             self._memory.restarted = True
             await self._start_generation(choice.nodes)
@@ -138,6 +152,12 @@ class Conductor:
             await self._spawn(choice.nodes)
         elif isinstance(choice, leader.Requeue):
             await self._requeue(choice)
+
+    def _note(self, text: str) -> None:
+        """The same sentence every few seconds would hide the others."""
+        if text != self._noted:
+            log.info("leader: %s", text)
+        self._noted = text
 
     async def _start_first(self, choice: leader.StartFirst) -> None:
         if await self._start_generation(choice.nodes):
