@@ -8,8 +8,9 @@ daemon          stop-slurmctld start-slurmctld kill-unicrond start-unicrond
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from lab import ground, network, processes, services
 from lab.errors import LabError
@@ -75,28 +76,34 @@ class Place:
         return init
 
 
+Strike = Callable[[], Sequence[Hit] | None]
+"""A fault with its aim taken: looking for processes takes longer than many a thing that is timed
+from the moment of the strike."""
+
+
 def inject(kind: str, place: Place, target: Target) -> Injection:
     if kind not in FAULTS:
         raise LabError(f"no fault {kind!r}; there are: {', '.join(FAULTS)}")
     if target.node is not None:
         place.node(target)
+    strike = FAULTS[kind](place, target)
     monotonic, wall = time.monotonic(), time.time()
-    hits = FAULTS[kind](place, target)
-    return Injection(kind, target.node, tuple(hits), monotonic, wall)
+    hits = strike()
+    return Injection(kind, target.node, tuple(hits or ()), monotonic, wall)
 
 
-def kill_rank(place: Place, target: Target) -> list[Hit]:
-    return _signal(_ranks(place, target), signal.SIGKILL, "rank")
+def kill_rank(place: Place, target: Target) -> Strike:
+    return partial(_signal, _ranks(place, target), signal.SIGKILL, "rank")
 
 
-def stop_rank(place: Place, target: Target) -> list[Hit]:
-    return _signal(_ranks(place, target), signal.SIGSTOP, "rank")
+def stop_rank(place: Place, target: Target) -> Strike:
+    return partial(_signal, _ranks(place, target), signal.SIGSTOP, "rank")
 
 
-def kill_agent(place: Place, target: Target) -> list[Hit]:
+def kill_agent(place: Place, target: Target) -> Strike:
     if target.job is None and target.node is None:
         raise LabError("which agent? Give --node, --job or both")
-    return _signal(_found(place, target, _is_agent), signal.SIGKILL, "agent")
+    return partial(_signal, _found(place, target, _is_agent), signal.SIGKILL, "agent")
 
 
 def _ranks(place: Place, target: Target) -> list[tuple[Process, Hit]]:
@@ -150,55 +157,58 @@ def _signal(found: list[tuple[Process, Hit]], number: signal.Signals, what: str)
     return hits
 
 
-def cut_link(place: Place, target: Target) -> list[Hit]:
+def cut_link(place: Place, target: Target) -> Strike:
     place.init(target)
-    network.cut(place.head, place.node(target))
-    return []
+    return partial(network.cut, place.head, place.node(target))
 
 
-def restore_link(place: Place, target: Target) -> list[Hit]:
+def restore_link(place: Place, target: Target) -> Strike:
     """The cable as new: plugged in and at full speed."""
-    network.speed_up(place.head, place.node(target), place.init(target))
-    network.restore(place.head, place.node(target))
-    return []
-
-
-def cut_management(place: Place, target: Target) -> list[Hit]:
-    place.init(target)
-    network.cut_management(place.head, place.node(target))
-    return []
-
-
-def restore_management(place: Place, target: Target) -> list[Hit]:
-    network.restore_management(place.head, place.node(target))
-    return []
-
-
-def slow_link(place: Place, target: Target) -> list[Hit]:
     node, init = place.node(target), place.init(target)
-    network.slow_down(place.head, node, init, target.kilobit, target.delay_milliseconds)
-    return []
+
+    def strike() -> None:
+        network.speed_up(place.head, node, init)
+        network.restore(place.head, node)
+
+    return strike
 
 
-def power_off(place: Place, target: Target) -> list[Hit]:
+def cut_management(place: Place, target: Target) -> Strike:
+    place.init(target)
+    return partial(network.cut_management, place.head, place.node(target))
+
+
+def restore_management(place: Place, target: Target) -> Strike:
+    return partial(network.restore_management, place.head, place.node(target))
+
+
+def slow_link(place: Place, target: Target) -> Strike:
+    node, init = place.node(target), place.init(target)
+    rate, delay = target.kilobit, target.delay_milliseconds
+    return partial(network.slow_down, place.head, node, init, rate, delay)
+
+
+def power_off(place: Place, target: Target) -> Strike:
     """The cable first: a machine without power says no goodbye on its connections."""
     node, init = place.node(target), place.init(target)
     lost = [_hit(p, node, processes.environment(p.pid)) for p in processes.living_in(init)]
-    network.cut(place.head, node)
     first = processes.read_process(init)
-    if first is not None:
-        processes.kill_and_wait(first)
-    network.unplug(place.head, node)
-    return lost
+
+    def strike() -> list[Hit]:
+        network.cut(place.head, node)
+        if first is not None:
+            processes.kill_and_wait(first)
+        network.unplug(place.head, node)
+        return lost
+
+    return strike
 
 
-def power_on(place: Place, target: Target) -> list[Hit]:
+def power_on(place: Place, target: Target) -> Strike:
     node = place.node(target)
     if node in processes.node_inits(place.paths.name):
         raise LabError(f"node {node} has power already")
-    boot(place, node)
-    start_slurmd(place, target)
-    return []
+    return lambda: services.start_slurmd(node, boot(place, node))
 
 
 def boot(place: Place, node: str) -> int:
@@ -208,36 +218,38 @@ def boot(place: Place, node: str) -> int:
     return init
 
 
-def kill_slurmd(place: Place, target: Target) -> list[Hit]:
+def kill_slurmd(place: Place, target: Target) -> Strike:
     node, init = place.node(target), place.init(target)
-    return [_hit(process, node, {}) for process in services.kill_slurmd(node, init)]
+    return lambda: [_hit(process, node, {}) for process in services.kill_slurmd(node, init)]
 
 
-def start_slurmd(place: Place, target: Target) -> list[Hit]:
-    services.start_slurmd(place.node(target), place.init(target))
-    return []
+def start_slurmd(place: Place, target: Target) -> Strike:
+    return partial(services.start_slurmd, place.node(target), place.init(target))
 
 
-def stop_slurmctld(place: Place, target: Target) -> list[Hit]:
-    return [_hit(services.stop_slurmctld(place.head), None, {})]
+def stop_slurmctld(place: Place, target: Target) -> Strike:
+    return lambda: [_hit(services.stop_slurmctld(place.head), None, {})]
 
 
-def start_slurmctld(place: Place, target: Target) -> list[Hit]:
-    services.start_slurmctld(place.head)
-    return []
+def start_slurmctld(place: Place, target: Target) -> Strike:
+    return partial(services.start_slurmctld, place.head)
 
 
-def kill_unicrond(place: Place, target: Target) -> list[Hit]:
-    killed = services.kill_unicrond(place.head, keep_down=target.keep_down)
-    return [_hit(process, None, {}) for process in killed]
+def kill_unicrond(place: Place, target: Target) -> Strike:
+    loop, daemon = services.unicrond_processes(place.head)
+
+    def strike() -> list[Hit]:
+        killed = services.kill_unicrond(loop, daemon, keep_down=target.keep_down)
+        return [_hit(process, None, {}) for process in killed]
+
+    return strike
 
 
-def start_unicrond(place: Place, target: Target) -> list[Hit]:
-    services.start_unicrond(place.head)
-    return []
+def start_unicrond(place: Place, target: Target) -> Strike:
+    return partial(services.start_unicrond, place.head)
 
 
-FAULTS: dict[str, Callable[[Place, Target], list[Hit]]] = {
+FAULTS: dict[str, Callable[[Place, Target], Strike]] = {
     "kill-rank": kill_rank,
     "stop-rank": stop_rank,
     "kill-agent": kill_agent,

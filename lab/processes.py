@@ -113,7 +113,9 @@ def living_in(init: int) -> list[Process]:
     space = _namespace(init)
     if space is None:
         return []
-    return [p for p in every_process() if p.pid != init and _namespace(p.pid) == space]
+    pids = [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()]
+    inside = [pid for pid in pids if pid != init and _namespace(pid) == space]
+    return [p for p in map(read_process, inside) if p is not None]
 
 
 def _namespace(pid: int) -> int | None:

@@ -128,13 +128,18 @@ def stop_unicrond(head: int) -> None:
     _kill_groups(daemon)
 
 
-def kill_unicrond(head: int, *, keep_down: bool) -> list[Process]:
+def unicrond_processes(head: int) -> tuple[Process, list[Process]]:
+    """The loop that starts it, and the daemon."""
     loop = unicrond_loop(head)
     if loop is None:
         raise LabError("unicrond does not run")
     daemon = [p for p in _children(head, loop) if p.arguments != PAUSE]
     if not daemon:
         raise LabError("unicrond is between two starts; its log is /var/log/unicron/unicrond.log")
+    return loop, daemon
+
+
+def kill_unicrond(loop: Process, daemon: list[Process], *, keep_down: bool) -> list[Process]:
     if keep_down:
         processes.send_signal(loop, signal.SIGKILL)
     killed = [p for p in daemon if processes.send_signal(p, signal.SIGKILL)]
