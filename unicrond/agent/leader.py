@@ -114,6 +114,8 @@ def decide(view: View, config: Config) -> Choice:
         return Wait(f"asking who is in generation {view.generation}")
     if not view.members:
         return _first(view, config)
+    if _finished(view) and view.position > 0:
+        return Wait("the leader ends the run")
     if _finished(view):
         return End(0, f"all ranks of generation {view.generation} ended with 0")
     trouble = trouble_of(view, config.lease_seconds)
