@@ -25,13 +25,15 @@ BOUND = ("etc", "opt", "home", "var/log", "var/spool", "var/lib")
 UIDS = {"root": 0, **{user.name: user.uid for user in USERS}}
 
 # Runs as the first process of the lab. The state directory is bound into the new /var/lib first,
-# so that its path is the same inside and outside. Orphans are reaped by `wait`.
+# so that its path is the same inside and outside. Orphans are reaped by `wait`. libmariadb looks
+# for the socket in /run/mysqld or, in newer Debians, in /run/mariadbd.
 HEAD_INIT = f"""set -e
 state=$4
 echo head >/proc/sys/kernel/hostname
 mount --bind "$state" "$state/root$state"
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir /run/munge /run/slurm /run/mysqld /run/unicron
+ln -s mysqld /run/mariadbd
 mount --bind "$state/root/run/munge" /run/munge
 for folder in {" ".join(BOUND)}; do
     mount --rbind "$state/root/$folder" "/$folder"

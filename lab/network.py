@@ -45,8 +45,12 @@ def plug_in(head: int, node: str, init: int) -> None:
 
 
 def unplug(head: int, node: str) -> None:
-    if link_name(node) in _links(head):
+    """Without power the kernel takes the cable away too, at a time of its own choice."""
+    try:
         _ip(head, f"link delete {link_name(node)}\n")
+    except LabError:
+        if link_name(node) in _links(head):
+            raise
     restore_management(head, node)
 
 

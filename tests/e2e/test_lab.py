@@ -30,9 +30,11 @@ class Raised:
 def raised() -> Iterator[Raised]:
     lab = Lab("e2e-lab")
     start = time.monotonic()
-    lab.up(LabSpec(nodes=6))
-    yield Raised(lab, time.monotonic() - start)
-    lab.down()
+    try:
+        lab.up(LabSpec(nodes=6))
+        yield Raised(lab, time.monotonic() - start)
+    finally:
+        lab.down()
 
 
 @pytest.fixture(scope="module", autouse=True)
