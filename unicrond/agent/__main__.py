@@ -75,6 +75,7 @@ def _run(arguments: Sequence[str]) -> int:
     claim = Claim(job.run_id, job.node, job.agent)
     if holder := claim.take():
         log.warning("%s is this run's agent on %s already: leaving", holder, job.node)
+        claim.close()
         return 0
     mark = marker(job.run_id, job.node, job.agent)
     guardian = Guardian(mark, GUARDIAN_SHARE * site.lease_seconds)

@@ -60,6 +60,9 @@ class Claim:
                 processes.kill(pid)
                 return ""
 
+    def close(self) -> None:
+        self._socket.close()
+
     def serve(self, loop: asyncio.AbstractEventLoop) -> None:
         loop.add_reader(self._socket, self._answer)
 

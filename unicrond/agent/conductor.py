@@ -26,7 +26,7 @@ from unicrond.model.run import Assignment, Slot
 log = logging.getLogger(__name__)
 STOP_TIMEOUT_SECONDS = 25.0
 START_TIMEOUT_SECONDS = 60.0
-RETRY_SECONDS = 5.0
+RETRY_SECONDS = 2.0
 REFUSED_REQUEUES = 3
 
 

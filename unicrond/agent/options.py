@@ -35,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--weight", type=float, default=1.0, metavar="W")
     options.add_argument("--min-nodes", type=int, metavar="N")
     options.add_argument("--max-nodes", type=int, metavar="N")
-    options.add_argument("--ranks-per-node", type=int, default=0, metavar="N")
+    options.add_argument("--ranks-per-node", type=int, metavar="N")
     options.add_argument("--name", default="", metavar="NAME")
     return options
 
@@ -48,11 +48,11 @@ def parse(arguments: Sequence[str], nodes: int, job_name: str) -> Spec:
         weight=given.weight,
         min_nodes=nodes if given.min_nodes is None else given.min_nodes,
         max_nodes=nodes if given.max_nodes is None else given.max_nodes,
-        ranks_per_node=given.ranks_per_node,
+        ranks_per_node=0 if given.ranks_per_node is None else given.ranks_per_node,
         name=given.name or job_name,
         program=tuple(program),
     )
-    _check(spec, nodes, rpn_given="--ranks-per-node" in " ".join(options))
+    _check(spec, nodes, fewest_ranks=0 if given.ranks_per_node is None else 1)
     return spec
 
 
@@ -63,7 +63,7 @@ def _split(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     return arguments[:cut], arguments[cut + 1 :]
 
 
-def _check(spec: Spec, nodes: int, rpn_given: bool) -> None:
+def _check(spec: Spec, nodes: int, fewest_ranks: int) -> None:
     if not spec.program:
         raise BadInput(f"no program given: nothing follows `--`; usage: {USAGE}")
     if not (math.isfinite(spec.weight) and spec.weight > 0):
@@ -80,7 +80,7 @@ def _check(spec: Spec, nodes: int, rpn_given: bool) -> None:
             f"--max-nodes {spec.max_nodes}: is below --min-nodes {spec.min_nodes};"
             " raise the one or lower the other"
         )
-    if rpn_given and not 1 <= spec.ranks_per_node <= 1024:
+    if not fewest_ranks <= spec.ranks_per_node <= 1024:
         raise BadInput(f"--ranks-per-node {spec.ranks_per_node}: must be between 1 and 1024")
     if len(spec.name) > 200 or not spec.name.isprintable():
         raise BadInput("--name: must be at most 200 printable characters")
