@@ -46,6 +46,7 @@ log = logging.getLogger("unicrond")
 SLURM_THREADS = 4
 HEARTBEAT_SECONDS = 2.0
 API_RESTART_SECONDS = 1.0
+FAILED_START_SECONDS = 1.0  # so that whoever starts us again does not do so without pause
 
 
 class Daemon:
@@ -239,6 +240,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except (StoreUnavailable, OSError) as error:
         print(f"unicrond: {error}", file=sys.stderr)
+        time.sleep(FAILED_START_SECONDS)
         return 1
     return 0
 
