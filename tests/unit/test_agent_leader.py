@@ -38,6 +38,7 @@ START = View(
     restarted=False,
     spawned=frozenset(),
     spawn_age=1000.0,
+    failed_starts=0,
     requeues_without_progress=0,
 )
 WHOLE = replace(START, members=NODES, generation=4, peers=dict.fromkeys(NODES, RUNNING))
@@ -85,6 +86,11 @@ def test_after_the_time_out_too_few_agents_are_a_reason_to_requeue() -> None:
 def test_no_more_nodes_are_used_than_the_user_wants() -> None:
     choice = choose(START, min_nodes=1, max_nodes=2)
     assert isinstance(choice, StartFirst) and choice.nodes == ("n1", "n2")
+
+
+def test_a_node_that_cannot_be_cleared_is_not_tried_for_ever() -> None:
+    assert isinstance(choose(START, failed_starts=2), StartFirst)
+    assert isinstance(choose(START, failed_starts=3), Requeue)
 
 
 def test_a_new_leader_that_does_not_know_the_members_yet_starts_nothing() -> None:

@@ -41,6 +41,7 @@ class _Memory:
     spawned: frozenset[str] = frozenset()
     spawned_at: float = 0.0
     refusals: int = 0
+    failed_starts: int = 0
     counted: bool = False  # this start's requeue
     not_before: float = 0.0
 
@@ -112,6 +113,7 @@ class Conductor:
             restarted=memory.restarted,
             spawned=memory.spawned,
             spawn_age=now - memory.spawned_at,
+            failed_starts=memory.failed_starts,
             requeues_without_progress=(
                 0 if memory.progressed else self._record.requeues_without_progress
             ),
@@ -133,25 +135,30 @@ class Conductor:
     # ------------------------------------------------------------ acting
 
     async def _act(self, choice: Choice) -> None:
-        self._memory.not_before = time.monotonic() + RETRY_SECONDS
+        if not await self._carry_out(choice):
+            self._memory.not_before = time.monotonic() + RETRY_SECONDS
+
+    async def _carry_out(self, choice: Choice) -> bool:
+        """False when it did not work out, so that the next try waits a little."""
         unattended = isinstance(choice, leader.Restart | leader.Spawn | leader.Requeue)
         if unattended and not await self._slurm_answers():
             self._note(f"slurmctld does not answer here, so nothing is done: {choice.reason}")
-            return
+            return False
         self._note(choice.reason)
         if unattended:
             self._say(choice.reason)
-        if isinstance(choice, leader.StartFirst):
-            await self._start_first(choice)
-        elif isinstance(choice, leader.End):
-            await self._end(choice.exit_code, choice.reason)
-        elif isinstance(choice, leader.Restart):
+        if isinstance(choice, leader.Requeue):
+            return await self._requeue(choice)
+        if isinstance(choice, leader.End):
+            return await self._end(choice.exit_code, choice.reason)
+        if isinstance(choice, leader.Spawn):
+            return await self._spawn(choice.nodes)
+        if isinstance(choice, leader.Restart):
             self._memory.restarted = True
-            await self._start_generation(choice.nodes)
-        elif isinstance(choice, leader.Spawn):
-            await self._spawn(choice.nodes)
-        elif isinstance(choice, leader.Requeue):
-            await self._requeue(choice)
+            return await self._start_generation(choice.nodes)
+        if isinstance(choice, leader.StartFirst):
+            return await self._start_generation(choice.nodes)
+        return True
 
     def _note(self, text: str) -> None:
         """The same sentence every few seconds would hide the others."""
@@ -159,16 +166,13 @@ class Conductor:
             log.info("leader: %s", text)
         self._noted = text
 
-    async def _start_first(self, choice: leader.StartFirst) -> None:
-        if await self._start_generation(choice.nodes):
-            self._memory.not_before = 0.0
-
     async def _start_generation(self, nodes: tuple[str, ...]) -> bool:
         newest = max(self._fellows.newest_generation(), self._record.generation)
         generation = max(self._job.first_generation, newest + 1)
         await self._keep(replace(self._record, generation=generation))
         port = await self._stop_all(nodes, generation - 1)
         if not port:
+            self._memory.failed_starts += 1
             return False
         assignment = self._assignment(nodes, generation)
         args = {
@@ -197,14 +201,15 @@ class Conductor:
         )
         return Assignment(generation, order, slots)
 
-    async def _spawn(self, nodes: tuple[str, ...]) -> None:
+    async def _spawn(self, nodes: tuple[str, ...]) -> bool:
         self._memory.spawned |= frozenset(nodes)
         self._memory.spawned_at = time.monotonic()
         for node in nodes:
             body = self._body("spawn_agent", {"target": node})
             await self._fellows.order(self._job.node, body, RETRY_SECONDS)
+        return True
 
-    async def _requeue(self, choice: leader.Requeue) -> None:
+    async def _requeue(self, choice: leader.Requeue) -> bool:
         """As the owner, and only if the job is still the one that we know."""
         await self._count_requeue()
         try:
@@ -216,7 +221,7 @@ class Conductor:
             self._memory.refusals += 1
             if self._memory.refusals >= REFUSED_REQUEUES:
                 await self._end(choice.exit_code, f"{choice.reason}: refused, {error}")
-        self._memory.not_before = time.monotonic() + RETRY_SECONDS
+        return False  # until Slurm ends us
 
     async def _count_requeue(self) -> None:
         """Once for each start of the job, however often the requeue is tried."""
@@ -229,9 +234,10 @@ class Conductor:
         self._record = new
         await asyncio.to_thread(record.write, self._job.output_folder, new)
 
-    async def _end(self, exit_code: int, reason: str) -> None:
+    async def _end(self, exit_code: int, reason: str) -> bool:
         args = {"exit_code": exit_code, "reason": reason}
-        await self._order_all("end_run", args, (), STOP_TIMEOUT_SECONDS)
+        results = await self._order_all("end_run", args, (), STOP_TIMEOUT_SECONDS)
+        return _all_done("end_run", results, results)
 
     async def _order_all(
         self, kind: str, args: Body, nodes: Iterable[str], timeout_seconds: float

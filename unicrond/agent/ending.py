@@ -25,6 +25,8 @@ OTHERS_SECONDS = 12.0  # for the others to say that they end too
 DRAIN_SECONDS = 3.0
 HURRIED_DRAIN_SECONDS = 0.5
 ON_THE_WIRE_SECONDS = 0.1
+COMPLETE_TRIES = 60  # slurmctld may be away for a while
+COMPLETE_RETRY_SECONDS = 10.0
 KILL_WAIT_SHARE = 0.6  # of KillWait: for ranks to end by themselves when Slurm ends the job
 TERMINATED = 128 + signal.SIGTERM
 
@@ -123,15 +125,23 @@ class Ending:
         host = self._job.batch_host
         if host == self._job.node or fellows.ending(host):
             return
-        log.warning("the batch host %s is gone: completing the job from here", host)
+        for _ in range(COMPLETE_TRIES):
+            log.warning("the batch host %s is gone: completing the job from here", host)
+            try:
+                await self._complete(exit_code)
+            except (Refused, SlurmUnavailable) as error:
+                log.error("%s", error)
+                await asyncio.sleep(COMPLETE_RETRY_SECONDS)
+                continue
+            return
+
+    async def _complete(self, exit_code: int) -> None:
+        """Only this start of the job: it may have been requeued meanwhile."""
+        job = self._job
+        if await slurm.restarts_of(job.run_id) != job.restarts:
+            return
         try:
-            await asyncio.to_thread(slurm.complete, self._job.run_id, exit_code)
+            await asyncio.to_thread(slurm.complete, job.run_id, exit_code)
         except Refused as error:
             log.error("%s; cancelling the job instead", error)
-            await self._cancel()
-
-    async def _cancel(self) -> None:
-        try:
-            await slurm.cancel(self._job.run_id)
-        except (Refused, SlurmUnavailable) as error:
-            log.error("%s", error)
+            await slurm.cancel(job.run_id)

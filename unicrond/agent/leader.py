@@ -24,6 +24,7 @@ NEXT_HUB_SECONDS = 60.0  # by so much each hub waits longer than the one before 
 UNSURE_SECONDS = 2.5  # agents speak each second: one that did not for so long may be gone
 SPAWN_SECONDS = 20.0  # for an agent that was started again to be heard
 REQUEUES_WITHOUT_PROGRESS = 2
+FIRST_STARTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ class View:
     restarted: bool  # this fault was answered by a restart already
     spawned: frozenset[str]  # nodes asked for another agent
     spawn_age: float
+    failed_starts: int  # of the first generation: a node could not be cleared
     requeues_without_progress: int
 
 
@@ -133,6 +135,8 @@ def _first(view: View, config: Config) -> Choice:
     there = [n for n in view.nodes if n in view.peers and view.peers[n].age < config.lease_seconds]
     if view.position > 0:
         return Wait("the leader starts the first generation")
+    if view.failed_starts >= FIRST_STARTS:
+        return _requeue(view, Trouble(f"{view.failed_starts} starts failed"))
     if len(there) == len(view.nodes):
         return StartFirst(tuple(there[: view.max_nodes]), "all agents are here")
     words = f"{len(there)} of {len(view.nodes)} agents came"
