@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from detectors import (
     collective,
@@ -28,32 +29,13 @@ from detectors import (
     xid,
 )
 from detectors.harmless import kept_lines, plain
+from detectors.prefilter import Prefilter
 from detectors.rules import PEER, SEV2, UNKNOWN, Finding, Text, apply, blamed, finding
 from detectors.verdict import HARMLESS, Kind, Tier, Verdict
 
-WORDS = (
-    "error", "fail", "xid", "exception", "traceback", "fatal", "abort", "kill", "timeout",
-    "timed out", "nan", "finite", "s: inf", "s=inf", "': inf", "m: inf", "refused", "reset",
-    "clos", "lost", "unreach", "no route", "corrupt", "space left", "quota", "stale", "read-only",
-    "denied", "not found", "no such", "cannot", "can't", "unable", "couldn't", "could not",
-    "invalid", "undefined", "illegal", "fault", "core dumped", "oom", "out of memory", "out_of_me",
-    "panic", "lockup", "stall", "blocked for", "hung", "hang", "stuck", "machine check", "edac",
-    "aer:", "corrected", "pcie", "dmar", "dma", "evict", "not responding", "will wait", "nvrm",
-    "nvml", "nvlink", "nvswitch", "fabric", "throttl", "slowdown", "thermal", "temperature",
-    "pending", "remap", "ecc", "down", "flap", "unplugged", "unhealthy", "dead", "died",
-    "terminat", "cancel", "interrupt", "signal", "exit", "preempt", "node_fail", "not ready",
-    "reboot", "missing", "mismatch", "straggler", "joined", "spike", "diverge", "explod",
-    "unrecognized", "required", "expired", "credential", "munge", "prolog", "epilog", "low real",
-    "mount", "address already", "busy", "lustre", "ceph", "most recent call", "multicast", "violation",
-    "notify", "no available", "stopiteration", "nvidia driver", "cuda init", "bug:", "unavail", "heartbeat", "dbe", "extend",
-    "zip file", "err!", "no devices", "uncorrectable", "check_", "no ib", "oomkilled", "not match", "expects",
-    "expected", "only supports", "does not appear", "power state", "truncated", "above threshold",
-    "not active", "inactive", "retr", "divisible",
-    "unexpected", "completion", "duplicate", "no socket", "health", "limit", "count reported", "iommu", "oops", "not enough", "ran out", "no cuda", "on signal", "term_",
-    "设备上", "已杀死", "段错误", "总线错误", "没有那个", "权限不够", "kein speicher",
-    "aucun espace", "no queda", "空き領域", "speicherzugriff",
-)  # fmt: skip
-HEAD, TAIL = 16_384, 131_072  # characters of a long text that are read
+FILE_RULES = ("config.file", "python.other", "unknown")  # of a file system: its fault
+HEAD, TAIL = 8_192, 32_768  # characters of a long text that are read
+LINE_HEAD, LINE_TAIL = 900, 300  # and of a long line: patterns cost its square
 
 Finder = Callable[[Text], Iterator[Finding]]
 RULES = (
@@ -67,6 +49,7 @@ FINDERS: tuple[Finder, ...] = (
     collective.find_all_joined, program.find_exception, exits.find_codes, exits.find_killed,
     slurm.find_common_segfault, training.find_nan_value, training.find_spike,
 )  # fmt: skip
+PREFILTER = Prefilter(phrase for rule in RULES if not rule.pattern for phrase in rule.says)
 HINT = re.compile(
     r"traceback \(most recent|\w(?:error|exception|failure)\b *(?::|$)|\bcore dumped\b|"
     r"^\W*[ef]\d{4} \d\d:|\[[ef]\d{3,4} \d\d:|(?:^|: |\] ?)(?:error|fatal|critical|panic)\b|"
@@ -85,7 +68,7 @@ def classify(source_kind: str, text: str) -> Verdict:
 
 def judge(source_kind: str, text: str) -> Finding | None:
     """The finding that speaks for the text, or None where nothing is wrong."""
-    if not is_suspicious(text):
+    if not PREFILTER.passes(text):
         return None
     seen = read(source_kind, text)
     findings = list(apply(RULES, seen))
@@ -94,25 +77,35 @@ def judge(source_kind: str, text: str) -> Finding | None:
     if not findings:
         return _hint(seen)
     found = min(findings, key=lambda one: (-one.tier, one.position))
-    return blamed(found, PEER) if "checkpointexception ranks:" in seen.lower else found
+    return _in_company(found, seen)
 
 
-def is_suspicious(text: str) -> bool:
-    lower = text.lower()
-    if "\n" in lower:
-        return True
-    for word in WORDS:
-        if word in lower:
-            return True
-    return False
+def _in_company(found: Finding, seen: Text) -> Finding:
+    """What the rest of the text, or where it comes from, makes of the finding."""
+    if "checkpointexception ranks:" in seen.lower:  # every rank prints the faults of all
+        found = blamed(found, PEER)
+    if "filesystem" in seen.source_kind and found.verdict.rule in FILE_RULES:
+        found = replace(found, verdict=replace(found.verdict, kind=Kind.STORAGE))
+    return found
 
 
 def read(source_kind: str, text: str) -> Text:
-    if len(text) > HEAD + TAIL:
-        text = text[:HEAD] + "\n" + text[-TAIL:]
-    text = plain(text)
+    text = clipped(text)
     kept = unwrapped(kept_lines(text))
     return Text(source_kind, kept, kept.lower(), text.lower())
+
+
+def clipped(text: str) -> str:
+    """As much as is read of a text, without colours: a user's rank may print anything."""
+    if len(text) > HEAD + TAIL:
+        text = text[:HEAD] + "\n" + text[-TAIL:]
+    return "\n".join(map(_clipped, plain(text).split("\n")))
+
+
+def _clipped(line: str) -> str:
+    if len(line) <= LINE_HEAD + LINE_TAIL:
+        return line
+    return f"{line[:LINE_HEAD]} ... {line[-LINE_TAIL:]}"
 
 
 def unwrapped(text: str) -> str:

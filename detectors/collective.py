@@ -106,7 +106,7 @@ RULES = (
          ("address already in use", "failed to listen on any local network address", "eaddrinuse",
           "errno: 98", "errno 98"), tier=Tier.PROCESS),
     Rule("gloo.connect", Kind.NETWORK, SEV3,
-         ("connect failed", "connectfullmesh failed", "gloo connect", "unable to connect to",
+         ("connect failed", "connectfullmesh failed", "unable to connect to",
           "unable to resolve"), blame=UNKNOWN, tier=VICTIM),
 )
 

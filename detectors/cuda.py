@@ -43,7 +43,7 @@ RULES = (
           "illegal instruction was", "invalid program counter", "hardware stack error",
           "devices are busy or unavailable", "cuda_error_launch_failed",
           "an illegal instruction", "too many resources requested for launch",
-          "warp exception", "tensor core", "cudaerrorillegalinstruction",
+          "warp exception", "cudaerrorillegalinstruction",
           "cuda_error_illegal_instruction", "cudaerrorlaunchtimeout"),
          unless=r"illegal instruction \(core dumped\)"),
     Rule("cuda.library", Kind.CUDA, SEV2,

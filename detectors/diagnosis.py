@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from detectors import mentions, progress
-from detectors.classification import judge
+from detectors.classification import clipped, judge
 from detectors.mentions import Mentions
 from detectors.rules import NONE, SEV1, SEV2, Finding
 from detectors.verdict import HARMLESS, Blame, Kind, Tier, Verdict
@@ -104,6 +104,7 @@ def diagnose(reports: Sequence[Report]) -> Diagnosis:
 
 
 def _read(report: Report) -> Seen:
+    report = replace(report, text=clipped(report.text))
     if report.rank is None and not report.label:
         report = replace(report, rank=mentions.own_rank(report.text))
     return Seen(report, judge("", report.text), mentions.read(report.text))

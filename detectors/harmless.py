@@ -40,13 +40,14 @@ HARMLESS = re.compile(
             r"errno: (?:97|99) - (?:address family|cannot assign)",
             r"\boverflow!|gradient overflow|overflow detected\. skipping|skipping step, loss scaler",
             r"grad scaler|hysteresis",
-            r"nccl (?:info|trace)\b|^nccl version",
+            r"nccl (?:info|trace)\b|communicator encountered a fatal error|^nccl version",
             r"accept failed resource temporarily|numa balancing|could not find real path|failed to open libibverbs|"
             r"failed to find (?:libcudart|cudadriver|cuda library)|missing \"?iommu=pt|"
             r"net/plugin: (?:no plugin|could not find|failed to find)|dmabuf is (?:un)?available",
             r"using devices used by this process is currently unknown|device_id",
             # launchers and Slurm
             r"\bretry(?:ing)?\b(?!.{0,3}(?:count|exceeded|exc|counter|limit))",
+            r"(?:x11|spank)[^\n]*(?:plugin|display)|cannot find name for (?:user|group) id|"
             r"requested nodes are busy|temporarily disabled|queued and waiting for resources|"
             r"srun: debug|slurmd: debug|: debug\d?:|done with job|bypassing signal",
             r"failed to retrieve preemption notice",

@@ -18,8 +18,7 @@ RULES = (
           "bootstrap : no socket", "duplicate gpu detected", "mismatch in rank count",
           "rank count from procs", "failed to find reverse path",
           "no interface found in the same subnet", "invalid config", "bootstrap: no",
-          "no usable network interface", "ncclinvalidusage", "wrong type", "call made with an"
-          " invalid", "unable to find interface"),
+          "no usable network interface", "unable to find interface"),
          recurs=True),
     Rule("nccl.invalid", Kind.CONFIGURATION, SEV2,
          ("nccl error", "ncclinvalidargument", "ncclinvalidusage"),
@@ -62,7 +61,7 @@ RULES = (
          r"ncclinternalerror|internal error - please report|nccl error[^\n]*internal",
          blame=UNKNOWN, tier=Tier.SUMMARY),
     Rule("nccl.warning", Kind.SOFTWARE, SEV2, ("nccl warn",),
-         r"nccl warn [^\n]*(fail|error|abort|unable|invalid|cannot)", blame=UNKNOWN,
+         r"nccl warn (?![^\n]*async event)[^\n]*(fail|error|abort|unable|invalid|cannot)", blame=UNKNOWN,
          tier=Tier.HINT),
     Rule("nccl.files", Kind.CONFIGURATION, SEV2,
          ("too many open files", "[errno 24]", "items of ancdata"), recurs=True),

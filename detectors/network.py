@@ -95,7 +95,7 @@ RULES = (
     Rule("net.watchdog", Kind.NETWORK, SEV1, ("netdev watchdog", "transmit queue"),
          r"netdev watchdog|transmit queue \d+ timed out", tier=HARD),
     Rule("net.device_fatal", Kind.PORT_DOWN, SEV1,
-         ("device fatal", "catastrophic error", "cr space", "fw fatal", "firmware fatal"),
+         ("device fatal", "catastrophic error", "fw fatal", "firmware fatal"),
          tier=HARD),
 )
 
@@ -112,7 +112,7 @@ LINK_WORDS = ("link", "port error", "port_err", "carrier", "port down", "flap", 
 
 
 def find_links(text: Text) -> Iterator[Finding]:
-    """A port that came back was a flap; one that did not is down."""
+    """A port that came back was a flap, and over if the library saw it come; else it is down."""
     if not any(word in text.lower for word in LINK_WORDS):
         return
     down = LINK_DOWN.search(text.lower)
@@ -121,7 +121,9 @@ def find_links(text: Text) -> Iterator[Finding]:
     ups = [match.start() for match in LINK_UP.finditer(text.whole)]
     flapped = "flap" in down[0] or any(up > down.start() for up in ups)
     program = "async" in text.lower or "port_err" in down[0]
-    if flapped or "carrier" in down[0]:
+    if flapped and program and "flap" not in down[0]:
+        yield finding(text, down.start(), Tier.HINT, "link.recovered", Kind.FLAPPING, NONE, SELF)
+    elif flapped or "carrier" in down[0]:
         yield finding(text, down.start(), HARD, "link.flap", Kind.FLAPPING, SEV3, SELF)
     else:
         severity = SEV3 if program else SEV1
@@ -142,7 +144,10 @@ def _other_link(lower: str, down: re.Match[str]) -> bool:
 COMPLETION = re.compile(
     r"got completion (?:from|with)[^\n]*?(?:status|error)[ =]*(?:(\w+)\()?(\d+)\b([^\n]*)"
 )
-ASYNC = re.compile(r"got async (?:error )?event ?: ?([^\n]*)")
+ASYNC = re.compile(
+    r"(?:got (?:non-fatal )?async (?:error |fatal )?event|"
+    r"async fatal event on \w+(?: \([^)]*\))?) ?: ?([^\n]*)"
+)
 
 
 def find_completions(text: Text) -> Iterator[Finding]:
@@ -165,7 +170,7 @@ def find_completions(text: Text) -> Iterator[Finding]:
 def find_async_events(text: Text) -> Iterator[Finding]:
     for match in ASYNC.finditer(text.lower):
         event = match[1]
-        if "access" in event and ("violation" in event or "error" in event):
+        if "work queue error" in event or ("access" in event and "error" in event):
             yield finding(text, match.start(), HARD, "ib.access", Kind.DMA, SEV1, SELF)
         elif "fatal" in event or "catastrophic" in event:
             yield finding(text, match.start(), HARD, "ib.fatal", Kind.PORT_DOWN, SEV1, SELF)

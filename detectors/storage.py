@@ -10,7 +10,7 @@ from detectors.verdict import Kind, Tier
 
 FULL = (
     "no space left on device", "storagefull", "enospc", "disk quota exceeded", "edquot",
-    "disk is full", "disk full", "quota exceeded", "not enough space on the disk",
+    "disk is full", "quota exceeded", "not enough space on the disk",
     "not enough free space", "[errno 28]", "[errno 122]", "设备上没有空间", "磁盘配额",
     "kein speicherplatz mehr", "aucun espace disponible", "no queda espacio", "空き領域がありません",
 )  # fmt: skip

@@ -1,0 +1,170 @@
+"""One text, one verdict: messages as software prints them, and what company does to words."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detectors import Blame, Kind, Verdict, classify
+from detectors.classification import PREFILTER, RULES
+from detectors.prefilter import ORDINARY
+from tests.data.signals.labelled import Message, messages
+from unicrond.model.incident import Severity
+
+KNOWN = list(messages())
+
+
+@pytest.mark.parametrize("known", KNOWN, ids=[f"{one.kind}-{i}" for i, one in enumerate(KNOWN)])
+def test_a_known_message_is_named_weighed_and_blamed_rightly(known: Message) -> None:
+    verdict = classify(known.source_kind, known.text)
+    assert (verdict.kind, verdict.severity, verdict.blame) == (
+        known.kind, known.severity, known.blame,
+    )  # fmt: skip
+
+
+def test_every_failure_rests_on_words_of_its_text() -> None:
+    for known in KNOWN:
+        verdict = classify(known.source_kind, known.text)
+        if verdict.is_failure:
+            assert verdict.evidence and verdict.rule
+
+
+def test_every_phrase_that_needs_no_pattern_passes_the_prefilter() -> None:
+    unreachable = [
+        (rule.name, phrase)
+        for rule in RULES
+        if not rule.pattern
+        for phrase in rule.says
+        if not PREFILTER.passes(phrase)
+    ]
+    assert unreachable == []
+
+
+def test_every_phrase_is_lower_case_since_texts_are_lowered() -> None:
+    assert [p for rule in RULES for p in rule.says if p != p.lower()] == []
+
+
+def test_ordinary_words_do_not_make_a_line_suspicious() -> None:
+    assert PREFILTER.rare.isdisjoint(ORDINARY)
+
+
+def test_every_rule_has_a_name_of_its_own() -> None:
+    names = [rule.name for rule in RULES]
+    assert len(names) == len(set(names))
+
+
+def read(*lines: str, source_kind: str = "stderr/traceback") -> Verdict:
+    return classify(source_kind, "\n".join(lines))
+
+
+def test_a_python_exception_wins_over_the_closed_connection_that_follows() -> None:
+    verdict = read(
+        "KeyError: 'input_ids'",
+        "RuntimeError: [pair.cc:534] Connection closed by peer [10.0.0.12]:43121",
+    )
+    assert verdict.kind is Kind.USER_BUG
+    assert verdict.recurs
+
+
+def test_an_ecc_xid_wins_over_the_cuda_error_that_it_causes() -> None:
+    verdict = read(
+        "RuntimeError: CUDA error: unspecified launch failure",
+        "NVRM: Xid (PCI:0000:10:1c): 48, pid=1896, name=python, DBE (Double Bit Error) ECC Error",
+    )
+    assert (verdict.kind, verdict.severity) == (Kind.ECC, Severity.SEV1)
+
+
+def test_a_time_limit_explains_every_error_printed_with_it() -> None:
+    verdict = read(
+        "srun: error: node1: task 0: Exited with exit code 1",
+        "slurmstepd: error: *** JOB 1 ON node1 CANCELLED AT 2024-01-01T00:00:00 DUE TO TIME "
+        "LIMIT ***",
+        "RuntimeError: NCCL error: unhandled system error",
+    )
+    assert (verdict.kind, verdict.severity) == (Kind.TIME_LIMIT, Severity.NONE)
+
+
+def test_a_port_that_came_back_is_over_and_one_that_did_not_is_down() -> None:
+    error = "n1:9:30 [0] net_ib.cc:87 NCCL WARN NET/IB : mlx5_2:1 Got async event : port error"
+    active = "n1:9:30 [0] net_ib.cc:87 NCCL WARN NET/IB : mlx5_2:1 Got async event : port active"
+    assert read(error, active).severity is Severity.NONE
+    assert read(error).kind is Kind.PORT_DOWN
+
+
+def test_exceptions_under_exception_ignored_are_nobodys_failure() -> None:
+    verdict = read(
+        "Exception ignored in: <function Loader.__del__ at 0x7f3d1c1b2d30>",
+        "Traceback (most recent call last):",
+        '  File "loader.py", line 1510, in __del__',
+        "AttributeError: 'NoneType' object has no attribute 'close'",
+        "step 100 | loss 2.1",
+    )
+    assert not verdict.is_failure
+
+
+def test_an_exception_after_an_ignored_one_still_counts() -> None:
+    verdict = read(
+        "Exception ignored in: <function Loader.__del__ at 0x7f3d1c1b2d30>",
+        "AttributeError: 'NoneType' object has no attribute 'close'",
+        "step 100 | loss 2.1",
+        "KeyError: 'labels'",
+    )
+    assert verdict.kind is Kind.USER_BUG
+
+
+def test_a_loss_that_jumps_and_comes_back_is_no_failure() -> None:
+    losses = ["2.21", "2.19", "2.20", "5.09", "2.25", "2.21"]
+    assert not read(*(f"step {i} | loss: {x}" for i, x in enumerate(losses))).is_failure
+    assert read(*(f"step {i} | loss: {x}" for i, x in enumerate([*losses, "6.1", "6.2"]))).kind is (
+        Kind.NAN
+    )
+
+
+def test_colours_and_progress_bars_hide_nothing() -> None:
+    verdict = read("\x1b[31m 45%|####\rRuntimeError: CUDA out of memory. Tried to\x1b[0m allocate")
+    assert verdict.kind is Kind.GPU_OOM
+
+
+def test_guesses_listed_by_the_software_are_not_facts() -> None:
+    verdict = read(
+        "The actor is dead because its worker process has died. There are some potential root "
+        "causes. (1) The process is killed by SIGKILL by OOM killer. (2) SIGSEGV."
+    )
+    assert (verdict.kind, verdict.blame) == (Kind.EXITED, Blame.PEER)
+
+
+def test_a_daemon_shot_by_the_kernel_is_no_failure_of_the_training() -> None:
+    shot = "Out of memory: Killed process 911 (%s) total-vm:912341kB"
+    assert not read(shot % "fluent-bit", source_kind="dmesg/kern.log").is_failure
+    assert read(shot % "python3", source_kind="dmesg/kern.log").is_failure
+
+
+def test_a_machine_check_bank_says_itself_whether_it_was_corrected() -> None:
+    line = "mce: [Hardware Error]: CPU 0: Machine Check: 0 Bank 7: %s"
+    assert not read(line % "8c00004000010091").is_failure
+    assert read(line % "bd80000000100134").severity is Severity.SEV1
+
+
+def test_unknown_vocabulary_is_other_software_error_with_nobody_blamed() -> None:
+    verdict = read("FluxError: the plasma inlet rejected the request")
+    assert (verdict.kind, verdict.blame) == (Kind.SOFTWARE, Blame.UNKNOWN)
+
+
+def test_megabytes_on_one_line_are_read_at_both_ends() -> None:
+    assert read("KeyError: 'x'" + " " * 3_000_000).kind is Kind.USER_BUG
+    assert read("x" * 3_000_000 + "\nKeyError: 'x'").kind is Kind.USER_BUG
+
+
+TEXTS = st.one_of(
+    st.text(max_size=400),
+    st.binary(max_size=400).map(lambda raw: raw.decode("utf-8", errors="replace")),
+    st.lists(st.sampled_from([one.text for one in KNOWN]), max_size=4).map("\n".join),
+    st.tuples(st.sampled_from([one.text for one in KNOWN]), st.text(max_size=80)).map("".join),
+)
+
+
+@given(source_kind=st.text(max_size=20), text=TEXTS)
+def test_no_text_makes_it_raise(source_kind: str, text: str) -> None:
+    verdict = classify(source_kind, text)
+    assert verdict.is_failure == (verdict.severity is not Severity.NONE)

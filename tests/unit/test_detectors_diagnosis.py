@@ -1,0 +1,189 @@
+"""Short stories of many ranks: who is the root, and who its victims."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from detectors import Kind
+from detectors.diagnosis import Report, diagnose
+from tests.data.signals.labelled import messages
+from unicrond.model.incident import Severity
+
+CLOSED = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.12]:431"
+EXCEPTION = "Traceback (most recent call last):\nKeyError: 'labels'"
+IN_COLLECTIVE = (
+    '  File "torch/distributed/distributed_c10d.py", line 2501 in all_reduce\n'
+    '  File "train.py", line 31 in step\n'
+)
+IN_LOADER = '  File "data.py", line 12 in read\n  File "train.py", line 29 in step\n'
+
+
+def timed_out(number: int, operation: str = "ALLREDUCE", size: int = 10) -> str:
+    return (
+        "[E ProcessGroupNCCL.cpp:563] Watchdog caught collective operation timeout: WorkNCCL("
+        f"SeqNum={number}, OpType={operation}, NumelIn={size}, NumelOut={size}, Timeout(ms)=600000)"
+        " ran for 600057 milliseconds before timing out."
+    )
+
+
+def recorder(pending: str, entries: int = 3) -> str:
+    return f"flight recorder v2.9 nccl 2.27.3 entries {entries}\n{pending}\npg_status 0 {{}}"
+
+
+def entry(group: int, number: int) -> str:
+    return f"pg=('{group}', 'TENSOR_PARALLEL') seq={number} op=nccl:all_reduce state=scheduled"
+
+
+def test_the_rank_that_raised_is_the_root_of_those_that_lost_it() -> None:
+    root = diagnose(
+        [*(Report(rank, "n1", CLOSED, 10.0) for rank in (0, 1, 3)), Report(2, "n1", EXCEPTION, 10.1)]
+    )
+    assert (root.root_rank, root.kind) == (2, Kind.USER_BUG)
+    assert "rank 2" in root.reason
+
+
+def test_a_silent_rank_is_the_root_where_the_rest_only_lost_a_peer() -> None:
+    root = diagnose([*(Report(rank, "n1", CLOSED) for rank in (0, 2, 3)), Report(1, "n1", "")])
+    assert root.root_rank == 1
+
+
+def test_the_rank_behind_in_its_collective_holds_up_the_others() -> None:
+    reports = [Report(rank, "n1", timed_out(310 if rank == 5 else 311)) for rank in range(8)]
+    assert diagnose(reports).root_rank == 5
+
+
+def test_the_only_rank_without_a_report_is_the_one() -> None:
+    reports = [Report(rank, "n1", timed_out(311)) for rank in (0, 1, 3)]
+    assert diagnose(reports).root_rank == 2
+
+
+def test_without_the_stores_host_rank_0_is_the_one() -> None:
+    lost = "Failed to recv, got 0 bytes. Connection was likely closed."
+    assert diagnose([Report(rank, "n1", lost) for rank in (1, 2, 5)]).root_rank == 0
+
+
+def test_ranks_in_different_collectives_mean_the_program_is_wrong() -> None:
+    root = diagnose(
+        [Report(0, "n1", timed_out(7, size=4311252)), Report(1, "n1", timed_out(7, size=1))]
+    )
+    assert (root.root_rank, root.root_node, root.kind) == (None, "n1", Kind.USER_BUG)
+
+
+def test_one_rank_in_another_collective_than_all_the_rest_is_the_root() -> None:
+    reports = [Report(rank, "n1", timed_out(7)) for rank in range(3)]
+    assert diagnose([*reports, Report(3, "n1", timed_out(7, "BROADCAST"))]).root_rank == 3
+
+
+def test_an_xid_of_the_node_beats_the_cuda_error_and_names_the_rank_it_hit() -> None:
+    root = diagnose(
+        [
+            Report(0, "n1", timed_out(3)),
+            Report(4, "n2", "RuntimeError: CUDA error: unspecified launch failure"),
+            Report(None, "n2", "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."),
+        ]
+    )
+    assert (root.root_rank, root.root_node) == (4, "n2")
+    assert (root.kind, root.severity) == (Kind.GPU_LOST, Severity.SEV1)
+
+
+def test_a_node_that_slurm_names_is_the_root_though_it_says_nothing() -> None:
+    root = diagnose(
+        [Report(0, "n1", "srun: error: Node failure on n2"), Report(1, "n2", ""),
+         Report(2, "n3", CLOSED)]
+    )  # fmt: skip
+    assert (root.root_rank, root.root_node, root.severity) == (1, "n2", Severity.SEV1)
+
+
+def test_the_launchers_first_failure_names_the_rank() -> None:
+    table = (
+        "Root Cause (first observed failure):\n[0]:\n  time      : 2024-02-01_10:11:12\n"
+        "  host      : node01\n  rank      : 3 (local_rank: 3)\n  exitcode  : -9 (pid: 12112)"
+    )
+    assert diagnose([Report(0, "n1", table), Report(1, "n1", CLOSED)]).root_rank == 3
+
+
+def test_a_rank_named_as_missing_by_the_others_is_the_root() -> None:
+    words = (
+        f"{timed_out(3)}\n - [0, 1] joined but didn't finish collective #3\n"
+        " - [2] finished collective #2, but didn't join collective #3 (count from 1)"
+    )
+    assert diagnose([Report(0, "n1", words), Report(1, "n1", timed_out(3))]).root_rank == 2
+
+
+def test_of_two_alike_the_first_in_time_is_the_root() -> None:
+    oom = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB"
+    root = diagnose([Report(0, "n1", oom, 19.0), Report(1, "n1", oom, 12.0)])
+    assert root.root_rank == 1
+
+
+def test_a_rank_elsewhere_while_the_rest_wait_is_the_root() -> None:
+    stacks = [Report(rank, "n1", IN_COLLECTIVE) for rank in (0, 1, 3)]
+    assert diagnose([*stacks, Report(2, "n1", IN_LOADER)]).root_rank == 2
+    waits = [Report(rank, "n1", timed_out(3)) for rank in (0, 1, 3)]
+    assert diagnose([*waits, Report(2, "n1", "saving shard 3 of 4")]).root_rank == 2
+
+
+def test_flight_recorders_show_who_is_behind_and_who_is_in_no_collective() -> None:
+    behind = [Report(r, "n1", recorder(entry(r // 4, 90 if r in (5, 9) else 99))) for r in range(12)]
+    assert diagnose(behind).root_rank == [5, 9]
+    idle = [Report(r, "n1", recorder(entry(r // 4, 99))) for r in range(12) if r != 6]
+    assert diagnose([*idle, Report(6, "n1", recorder("", entries=0))]).root_rank == 6
+
+
+def test_a_peer_on_its_own_node_is_a_rank_s_own_proxy() -> None:
+    root = diagnose(
+        [
+            Report(93, "n17", "alloc.h:178 NCCL WARN Cuda failure 'out of memory'"),
+            Report(93, "n17", "NCCL WARN socketProgress: Connection closed by remote peer n17<40>"),
+        ]
+    )
+    assert (root.root_rank, root.kind) == (93, Kind.GPU_OOM)
+
+
+def test_victims_alone_decide_little() -> None:
+    root = diagnose([Report(rank, f"n{rank}", timed_out(3)) for rank in range(4)])
+    assert root.root_rank is None
+    assert root.confidence < 0.5
+
+
+def test_reports_without_a_failure_have_no_root() -> None:
+    root = diagnose([Report(0, "n1", "step 12 | loss 2.1"), Report(1, "n1", "step 12 | loss 2.1")])
+    assert (root.root_rank, root.kind, root.severity) == (None, Kind.NON_FAILURE, Severity.NONE)
+
+
+def test_no_reports_have_no_root() -> None:
+    assert diagnose([]).root_rank is None
+
+
+@pytest.mark.parametrize("words", ["ranks 0-99999999999 failed to pass monitoredBarrier"])
+def test_a_damaged_range_of_ranks_does_not_fill_the_memory(words: str) -> None:
+    assert diagnose([Report(1, "n1", words)]) is not None
+
+
+REPORTS = st.lists(
+    st.builds(
+        Report,
+        rank=st.none() | st.integers(-5, 40),
+        node=st.sampled_from(["", "n1", "n2", "10.0.0.2"]),
+        text=st.sampled_from([one.text for one in messages()]) | st.text(max_size=60),
+        at=st.none() | st.floats(-1e6, 1e6),
+    ),
+    max_size=8,
+)
+
+
+@given(reports=REPORTS)
+def test_no_reports_make_it_raise_and_confidence_stays_a_share(reports: list[Report]) -> None:
+    assert 0.0 <= diagnose(reports).confidence < 1.0
+
+
+@given(reports=REPORTS)
+def test_the_order_of_reports_changes_nothing_where_clocks_tell_them_apart(
+    reports: list[Report],
+) -> None:
+    apart = [
+        Report(rank, f"n{rank}", one.text, float(rank * 10)) for rank, one in enumerate(reports)
+    ]
+    assert diagnose(apart).root_rank == diagnose(apart[::-1]).root_rank
