@@ -18,8 +18,9 @@ from unicrond.link.peers import PeerMesh, ports
 from unicrond.link.session import shake
 
 SECRET = b"s" * 32
-RUNS = itertools.count(11)
-LOOPBACK = f"127.{10 + os.getpid() % 240}"  # other tests may run beside these
+# Other tests, and agents of real runs, may run beside these.
+RUNS = itertools.count(1000 + os.getpid() * 37 % 8000)
+LOOPBACK = f"127.{10 + os.getpid() % 240}"
 
 
 class Cluster:
@@ -238,6 +239,8 @@ def test_a_peer_that_talks_nonsense_is_closed(body: Body) -> None:
             await cluster.stop("n0")
             cluster.start("n0")
             channel = await dialed(cluster)
+            channel.send({"v": 1, "type": "beat", "heard": {}})
+            await eventually(lambda: cluster.inbox["n0"])
             channel.send({"v": 1, **body})
             await eventually(lambda: channel.closed)
 
@@ -253,6 +256,37 @@ async def dialed(cluster: Cluster) -> Channel:
     me = Identity(cluster.run_id, "n1", "agent-n1")
     await shake(channel, dial_peer(me, "n0", SECRET, "nonce"))
     return channel
+
+
+def test_the_newest_link_to_a_node_counts_and_the_older_one_ends() -> None:
+    async def main() -> None:
+        async with Cluster(1) as cluster:
+            cluster.nodes.append("n1")
+            await cluster.stop("n0")
+            cluster.start("n0")
+            first, second = await dialed(cluster), await dialed(cluster)
+            await eventually(lambda: first.closed)
+            second.send({"v": 1, "type": "news", "text": "x"})
+            await eventually(lambda: cluster.told("n0") == [("n1", "news")])
+            second.close("seen enough")
+
+    asyncio.run(main())
+
+
+def test_older_word_of_a_node_does_not_replace_newer() -> None:
+    async def main() -> None:
+        async with Cluster(1) as cluster:
+            cluster.nodes += ["n1", "n2"]
+            await cluster.stop("n0")
+            cluster.start("n0")
+            channel = await dialed(cluster)
+            channel.send({"v": 1, "type": "beat", "heard": {"n2": 1.0}})
+            channel.send({"v": 1, "type": "beat", "heard": {"n2": 50.0}})
+            await eventually(lambda: len(cluster.inbox["n0"]) == 2)
+            assert age(cluster.meshes["n0"], "n2") < 3.0
+            channel.close("seen enough")
+
+    asyncio.run(main())
 
 
 def test_ports_are_eight_of_ten_thousand() -> None:
