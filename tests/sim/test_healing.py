@@ -71,9 +71,52 @@ def test_a_lost_node_below_the_minimum_requeues_the_run_at_once(world: World) ->
     took = world.until(
         lambda: world.run(job).restarts == 1 and world.run(job).state is RunState.RUNNING
     )
-    assert took < 60  # Slurm alone: 40 s for the loss, 120 s in the queue
+    assert took < 20  # Slurm alone: 40 s for the loss, 120 s in the queue
     assert "n2" not in world.run(job).nodes
     assert world.run(job).generation == 1001
+    assert world.core.state.incidents == {}
+    done = kinds(world)
+    order = [ActionKind.DRAIN, ActionKind.SHRINK, ActionKind.REQUEUE, ActionKind.EXPEDITE]
+    assert [kind for kind in done if kind in order] == order
+
+
+def test_a_lost_batch_host_cannot_leave_the_job_which_is_requeued_with_it(world: World) -> None:
+    job = running(world)
+    world.cut("n1")
+    world.until(lambda: world.run(job).restarts == 1 and world.run(job).state is RunState.RUNNING)
+    assert ActionKind.SHRINK not in kinds(world)
+    assert world.core.state.incidents == {}
+
+
+def test_a_node_back_before_it_left_the_job_spares_the_requeue(world: World) -> None:
+    job = running(world)
+    world.cut("n2")
+    world.until(lambda: world.run(job).state is RunState.HEALING)
+    world.restore("n2")
+    world.until(lambda: world.run(job).generation == 2 and world.run(job).state is RunState.RUNNING)
+    assert world.run(job).assignment.nodes == ("n1", "n2", "n3")
+    assert world.run(job).loss_of("n2").state is LossState.RETURNED
+    assert ActionKind.REQUEUE not in kinds(world)
+
+
+def test_a_second_node_lost_while_the_first_leaves_leaves_too(world: World) -> None:
+    job = running(world)
+    world.cut("n2")
+    world.pass_seconds(1)
+    world.cut("n3")
+    world.until(lambda: world.run(job).restarts == 1)
+    assert {a.node for a in world.performed if a.kind is ActionKind.SHRINK} == {"n2", "n3"}
+    world.until(lambda: world.run(job).state is RunState.RUNNING)
+    assert world.run(job).nodes == ("n1", "n4", "n5")
+
+
+def test_slurmctld_away_holds_up_a_requeue_no_longer_than_itself(world: World) -> None:
+    job = running(world)
+    world.slurm.stop_controller()
+    world.cut("n2")
+    world.pass_seconds(60)
+    world.slurm.start_controller()
+    world.until(lambda: world.run(job).restarts == 1 and world.run(job).state is RunState.RUNNING)
     assert world.core.state.incidents == {}
 
 

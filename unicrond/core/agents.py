@@ -96,10 +96,10 @@ def incarnate(cycle: Cycle, run: Run, restarts: int, nodes: tuple[str, ...]) -> 
 
 def _after_join(cycle: Cycle, run: Run, view: AgentView) -> None:
     healing, node = run.healing, view.node
+    if healing is not None and node in healing.lost:
+        _back(cycle, run, node)
+        return
     if healing is not None and healing.step is HealStep.STOP:
-        if node in healing.lost:
-            _back(cycle, run, node)
-            return
         if node in healing.spawning:
             spawning = tuple(n for n in healing.spawning if n != node)
             run = cycle.put(replace(run, healing=replace(healing, spawning=spawning)))

@@ -3,6 +3,7 @@
     begin ──> stop ──> start ──> resolved
                 │         │
                 └─────────┴──> requeue ──> resolved      end ──> closed with the run
+      └──> release ───────────────┘
 
 Deadlines: a stop that is not proved in time is answered by a requeue, a start by a new choice.
 """
@@ -175,8 +176,38 @@ def _noticed(cycle: Cycle, healing: Healing) -> float:
 def _begin_requeue(
     cycle: Cycle, run: Run, incident_id: int, trouble: Trouble, choice: Choice
 ) -> None:
+    """With a lost node in it a requeued job completes once Slurm gave that up, half a minute on."""
+    now, timeout = cycle.now, cycle.state.policy.release_timeout_seconds
     exclude = tuple(dict.fromkeys((*choice.shunned, *trouble.lost)))
-    _requeue(cycle, run, incident_id, exclude)
+    if not _can_release(cycle, run, trouble, choice):
+        _requeue(cycle, run, incident_id, exclude)
+        return
+    healing = Healing(
+        incident_id,
+        HealStep.RELEASE,
+        now,
+        now + timeout,
+        nodes=choice.nodes,
+        lost=trouble.lost,
+        exclude=exclude,
+    )
+    cycle.put(replace(run, healing=healing))
+
+
+def _can_release(cycle: Cycle, run: Run, trouble: Trouble, choice: Choice) -> bool:
+    """The survivors bear witness to the loss; Slurm takes any node but the batch host."""
+    job = cycle.state.allocations.get(run.run_id)
+    if job is None or job.state is not JobState.RUNNING or job.batch_host not in job.nodes:
+        return False
+    releasable = bool(trouble.lost) and job.batch_host not in trouble.lost
+    return releasable and bool(choice.nodes)
+
+
+def _advance_release(cycle: Cycle, run: Run, healing: Healing) -> None:
+    """`losses` does the work: confirm, drain, shrink."""
+    leaving = [x for x in run.losses if x.node in healing.lost and not x.state.settled]
+    if not leaving or cycle.now > healing.deadline:
+        _requeue(cycle, run, healing.incident_id, healing.exclude)
 
 
 def _requeue(cycle: Cycle, run: Run, incident_id: int, exclude: tuple[str, ...]) -> None:
@@ -347,6 +378,7 @@ _FIRST: dict[HealStep, Callable[[Cycle, Run, int, Trouble, Choice], None]] = {
 }
 _NEXT: dict[HealStep, Callable[[Cycle, Run, Healing], None]] = {
     HealStep.STOP: _advance_stop,
+    HealStep.RELEASE: _advance_release,
     HealStep.START: _advance_start,
     HealStep.REQUEUE: _advance_requeue,
     HealStep.END: _advance_end,

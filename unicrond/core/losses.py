@@ -43,8 +43,10 @@ def on_outcome(cycle: Cycle, run: Run, action: Action, outcome: Outcome) -> None
     loss = replace(loss, waiting=False)
     if action.kind is ActionKind.PROBE and loss.state is LossState.SUSPECTED:
         failed = done and outcome.data.get("passed") is False
-        state = LossState.CONFIRMED if failed and _witnessed(run, loss) else loss.state
-        _put(cycle, run, replace(loss, state=state), "its slurmd does not answer" if failed else "")
+        if failed and _witnessed(run, loss):
+            _put(cycle, run, replace(loss, state=LossState.CONFIRMED), "its slurmd does not answer")
+        else:
+            _put(cycle, run, loss)
     elif action.kind is ActionKind.DRAIN:
         if done:
             cycle.state.drains.append((cycle.now, loss.node))

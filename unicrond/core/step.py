@@ -170,9 +170,9 @@ def _on_mode(cycle: Cycle, event: ModeSet) -> None:
         cycle.set_mode(event.mode)
         cycle.note("note", f"mode set to {event.mode} by {event.who}")
         if event.mode is not Mode.ACTIVE:  # nothing acts against the newest word on the cluster
-            for run in cycle.state.live_runs():
-                if run.mode is Mode.ACTIVE:
-                    cycle.put(replace(run, mode=None))
+            for live in cycle.state.live_runs():
+                if live.mode is Mode.ACTIVE:
+                    cycle.put(replace(live, mode=None))
     elif (run := cycle.state.runs.get(event.run_id)) is not None:
         run = cycle.put(replace(run, mode=event.mode))
         cycle.note("note", f"mode of run {run.run_id} set to {event.mode} by {event.who}", run)

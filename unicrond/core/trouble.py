@@ -70,7 +70,7 @@ def report(cycle: Cycle, run: Run, fault: Fault) -> None:
 def reconsider(cycle: Cycle, run: Run, what: str, returned: str = "") -> None:
     """Decides again for a heal whose circumstances changed before the next generation began."""
     healing = run.healing
-    if healing is None or healing.step is not HealStep.STOP:
+    if healing is None or healing.step not in (HealStep.STOP, HealStep.RELEASE):
         return
     incident = cycle.state.incidents[healing.incident_id]
     trouble = Trouble(
@@ -93,7 +93,7 @@ def _changes_the_way(run: Run, fault: Fault) -> bool:
     if healing is None:
         return False
     known = {*healing.lost, *healing.spawning}
-    if healing.step is HealStep.STOP:
+    if healing.step in (HealStep.STOP, HealStep.RELEASE):
         return not known.issuperset((*fault.lost, *fault.dead_agents)) or bool(
             set(fault.lost) & set(healing.spawning)
         )

@@ -93,10 +93,12 @@ class HealStep(StrEnum):
     stop ──> start ──> (incident resolved)
       │        │
       └────────┴──> requeue ──> (runs again)     end ──> (job over)
+         release ──────┘
     """
 
     STOP = "stop"  # ranks of the old generation proved gone, or their lease has run out
     START = "start"  # the new generation's ranks run
+    RELEASE = "release"  # lost nodes leave the job first: a requeue would wait for their loss
     REQUEUE = "requeue"  # Slurm starts the whole job again
     END = "end"  # the job ends with an exit code and a sentence
 
