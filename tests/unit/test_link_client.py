@@ -158,8 +158,7 @@ def test_a_cut_link_is_noticed_by_silence_and_dialed_anew_when_it_is_mended() ->
             assert 0.3 < time.monotonic() - start < 1.5
             assert agent.link.last_heard <= start
             wire.mend()
-            await eventually(lambda: agent.link.connected)
-            assert len(world.joined) == 2
+            await eventually(lambda: agent.link.connected and len(world.joined) == 2)
 
     asyncio.run(main())
 
@@ -276,5 +275,21 @@ def test_a_long_absence_keeps_the_first_of_each_kind_and_counts_the_rest() -> No
             await world.restart()
             assert await agent.link.drain(5.0)
             assert len(texts(world)) == 1000 and texts(world)[0] == "cause"
+
+    asyncio.run(main())
+
+
+def test_a_spool_full_of_long_texts_gets_through() -> None:
+    async def main() -> None:
+        async with World() as world:
+            port = world.port
+            await world.server.stop()
+            agent = world.agent(port=port)
+            for rank in range(400):
+                agent.link.send("signal", signal("x" * 20_000, rank=rank))
+            await world.restart()
+            assert await agent.link.drain(8.0)
+            assert len(texts(world)) == 400
+            assert world.server.counts["flood"] == 0 and len(world.joined) == 1
 
     asyncio.run(main())

@@ -51,6 +51,11 @@ class Channel(asyncio.Protocol):
         return self._on_body is not None
 
     @property
+    def unsent_bytes(self) -> int:
+        """What the kernel has not taken yet."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    @property
     def taken_bytes(self) -> int:
         """Length of the frame that is being handled."""
         return self._decoder.taken_bytes
@@ -65,7 +70,7 @@ class Channel(asyncio.Protocol):
         if self.closed or self._transport is None:
             return False
         self._transport.write(self._sealer.frame(body))
-        if self._transport.get_write_buffer_size() > UNSENT_LIMIT_BYTES:
+        if self.unsent_bytes > UNSENT_LIMIT_BYTES:
             self.close("the other side reads too slowly", abort=True)
         return not self.closed
 

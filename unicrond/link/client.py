@@ -31,6 +31,8 @@ CONNECT_SECONDS = 3.0
 HANDSHAKE_SECONDS = 15.0
 _SPACING_SECONDS = 0.02  # of two beats sent for a change
 _BEATS_REMEMBERED = 64
+_WINDOW_ENTRIES = 200  # sent and not acknowledged
+_WINDOW_BYTES = 256 << 10  # not taken by the kernel yet
 _URGENT = ("phase", "generation", "stopped_generation", "assignment")
 
 
@@ -59,6 +61,7 @@ class DaemonLink:
         self._pace = pace
         self._channel: Channel | None = None  # registered and open
         self._spool = Spool()
+        self._pumped = 0  # highest number sent over this connection
         self._drained = asyncio.Event()
         self._beat: tuple[Body, float] | None = None  # newest fields, when they were given
         self._told_assignment: object = None
@@ -95,12 +98,22 @@ class DaemonLink:
 
     def send(self, kind: str, fields: Mapping[str, object]) -> int:
         """Tells unicrond once, however often the link breaks; gives the sequence number."""
-        encode_body({"v": self._speaks.newest, "type": kind, **fields})  # fails here or never
-        entry = self._spool.add(kind, dict(fields), time.monotonic())
+        encoded = encode_body({"v": self._speaks.newest, "type": kind, **fields})
+        seq = self._spool.add(kind, dict(fields), time.monotonic(), len(encoded))
         self._drained.clear()
-        if self._channel is not None:
-            self._say(self._channel, entry.body(time.monotonic()))
-        return entry.seq
+        self._pump()
+        return seq
+
+    def _pump(self) -> None:
+        """Sends on from the spool, never so much at once that it looks like a flood or stalls."""
+        if self._channel is None:
+            return
+        for count, entry in enumerate(self._spool.after(0)):
+            if count >= _WINDOW_ENTRIES or self._channel.unsent_bytes > _WINDOW_BYTES:
+                return
+            if entry.seq > self._pumped:
+                self._pumped = entry.seq
+                self._say(self._channel, entry.body(time.monotonic()))
 
     async def drain(self, timeout_seconds: float) -> bool:
         """Waits until unicrond has stored everything; False when it did not in time."""
@@ -222,16 +235,16 @@ class DaemonLink:
         who = self._identity
         names = {"run_id": who.run_id, "node": who.node, "agent": who.agent}
         self._say(channel, {**registration, **names, "type": "register"})
-        now = time.monotonic()
-        for entry in self._spool.entries():
-            self._say(channel, entry.body(now))
         self._channel = channel
+        self._pumped = 0
+        self._pump()
         self.trouble = ""
 
     def _take(self, body: Body) -> None:
         if body["type"] == "beat":
             self._answered(fields.integer(body, "beat"))
             self._spool.acknowledge(fields.integer(body, "acked"))
+            self._pump()
             if not len(self._spool):
                 self._drained.set()
         elif body["type"] == "order":

@@ -72,7 +72,7 @@ class Limits:
     handshake_seconds: float = 10.0
     burst_frames: int = 4_000  # a full spool after a reconnect, and room
     frames_per_second: int = 100
-    heavy_frame_bytes: int = 8 << 10  # a frame counts once for each of these
+    heavy_frame_bytes: int = 64 << 10  # a frame counts once more for each of these
     mute_seconds: float = 3.0  # another agent may take the node over
     silent_seconds: float = 15.0  # the connection is given up
     remembered_agents: int = 32_768

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from unicrond.link.frames import Body
 
 LIMIT_ENTRIES = 1000
+LIMIT_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,7 @@ class Entry:
     kind: str  # the message's type
     fields: Body
     at: float  # monotonic, when it was told
+    size_bytes: int
 
     def body(self, now: float) -> Body:
         """As it is sent: an age grows while it waits."""
@@ -36,30 +38,35 @@ class Entry:
 
 
 class Spool:
-    def __init__(self, limit: int = LIMIT_ENTRIES) -> None:
-        self._limit = limit
+    def __init__(self, limit: int = LIMIT_ENTRIES, limit_bytes: int = LIMIT_BYTES) -> None:
+        self._limit, self._limit_bytes = limit, limit_bytes
         self._entries: list[Entry] = []
+        self._bytes = 0
         self._next = 1
         self.dropped = 0
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def add(self, kind: str, fields: Body, now: float) -> Entry:
-        entry = Entry(self._next, kind, fields, now)
+    def add(self, kind: str, fields: Body, now: float, size_bytes: int) -> int:
+        """The entry's number. A full spool may drop what was just added."""
+        seq = self._next
         self._next += 1
-        self._entries.append(entry)
-        if len(self._entries) > self._limit:
-            del self._entries[self._least_wanted()]
+        self._entries.append(Entry(seq, kind, fields, now, size_bytes))
+        self._bytes += size_bytes
+        while len(self._entries) > self._limit or self._bytes > self._limit_bytes:
+            self._bytes -= self._entries.pop(self._least_wanted()).size_bytes
             self.dropped += 1
-        return entry
+        return seq
 
     def acknowledge(self, seq: int) -> None:
         """Everything up to `seq` is stored."""
-        self._entries = [entry for entry in self._entries if entry.seq > seq]
+        self._entries = list(self.after(seq))
+        self._bytes = sum(entry.size_bytes for entry in self._entries)
 
-    def entries(self) -> tuple[Entry, ...]:
-        return tuple(self._entries)
+    def after(self, seq: int) -> tuple[Entry, ...]:
+        """The entries with higher numbers, in order."""
+        return tuple(entry for entry in self._entries if entry.seq > seq)
 
     def _least_wanted(self) -> int:
         seen: set[tuple[object, ...]] = set()
