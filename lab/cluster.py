@@ -215,11 +215,11 @@ def _start_accounting(head: int) -> None:
 
 
 def _await_idle(place: Place) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while True:
         states = slurm_states(place.head)
         if all(states.get(node) == "IDLE" for node in place.spec.node_names):
             return
         if time.monotonic() > deadline:
-            raise LabError(f"the nodes did not become idle within 30 s: {states}")
+            raise LabError(f"the nodes did not become idle within 60 s: {states}")
         time.sleep(0.1)

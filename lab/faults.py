@@ -119,8 +119,11 @@ def _is_rank(process: Process, variables: dict[str, str]) -> bool:
 
 
 def _is_agent(process: Process, variables: dict[str, str]) -> bool:
-    """The outermost one again; srun and its step daemon speak of the agent too, but are not it."""
-    return _speaks_of_agent(process) and "RANK" not in variables and process.name != "srun"
+    """Not the guardian, which the agent forks. srun and step daemons speak of it too."""
+    if "RANK" in variables or process.name == "srun" or not _speaks_of_agent(process):
+        return False
+    parent = processes.read_process(process.parent)
+    return parent is None or not _speaks_of_agent(parent)
 
 
 def _speaks_of_agent(process: Process) -> bool:

@@ -182,7 +182,7 @@ def _orphan(paths: LabPaths, log: Path, script: str, mark: str, host: str) -> li
 
 
 def _await_init(find: Callable[[], int | None], what: str, log: Path) -> int:
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         init = find()
         if init is not None and processes.ready(init):

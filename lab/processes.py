@@ -141,16 +141,15 @@ def as_user(user: str, argv: Sequence[str], variables: Mapping[str, str], folder
 
 
 def run(argv: Sequence[str], *, timeout_seconds: float = 30, text_in: str | None = None) -> str:
-    """Run a command that has to succeed; its stdout."""
+    """Run a command that has to succeed; its stdout. It ends with us, should we be killed."""
+    command = ["setpriv", "--pdeathsig", "KILL", "--", *argv]
     try:
         done = subprocess.run(
-            argv, input=text_in, stdin=subprocess.DEVNULL if text_in is None else None,
+            command, input=text_in, stdin=subprocess.DEVNULL if text_in is None else None,
             capture_output=True, text=True, timeout=timeout_seconds, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise LabError(f"no end after {timeout_seconds:g} s: {' '.join(argv)}") from None
-    except FileNotFoundError:
-        raise LabError(f"{argv[0]} is missing: run scripts/setup") from None
     if done.returncode != 0:
         said = (done.stderr or done.stdout).strip()[-2000:]
         raise LabError(f"{' '.join(argv)}: exit code {done.returncode}: {said}")

@@ -3,7 +3,7 @@
     head   mariadbd (mysql)   munged (munge)   slurmdbd, slurmctld (slurm)   unicrond (unicron)
     node   slurmd (root)
 
-unicrond runs under a loop that stands in for systemd's Restart=always, RestartSec=1.
+unicrond runs under a loop that stands in for systemd's Restart=always, RestartSec=200ms.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ VARIABLES = {
     "LANG": "C.UTF-8",
 }
 UNICROND_MARK = "unicron-lab-unicrond"
-PAUSE = ("sleep", "1")
+PAUSE = "sleep"
 
 DATABASE = ["/usr/sbin/mariadbd", "--no-defaults", "--datadir=/var/lib/mysql",
             "--socket=/run/mysqld/mysqld.sock", "--pid-file=/run/mysqld/mysqld.pid",
@@ -39,7 +39,7 @@ UNICROND_LOOP = """while :; do
         /opt/unicron/bin/unicrond --config /etc/unicron/unicron.toml &
     wait $!
     kill -KILL -$! 2>/dev/null
-    sleep 1
+    sleep 0.2
 done
 """
 
@@ -53,11 +53,11 @@ def slurm_version() -> tuple[int, int]:
 
 
 def start_munge(head: int) -> None:
-    _run_in(head, "munge", ["munged", "--num-threads=4"])
+    run_in(head, "munge", ["munged", "--num-threads=4"])
 
 
 def start_database(head: int) -> None:
-    _run_in(head, "mysql", MAKE_DATABASE)
+    run_in(head, "mysql", MAKE_DATABASE)
     _detach(head, "mysql", DATABASE, "/var/log/mysql/start.log")
 
 
@@ -65,22 +65,22 @@ def start_slurmdbd(head: int) -> None:
     """Once the database is there: else slurmdbd would look again after 5 s only."""
     socket = processes.PROC / str(head) / "root/run/mysqld/mysqld.sock"
     _retry("MariaDB", lambda: _expect(socket.exists(), "no socket yet"), pause_seconds=0.02)
-    _run_in(head, "slurm", ["slurmdbd"])
+    run_in(head, "slurm", ["slurmdbd"])
 
 
 def fill_accounting(head: int, people: Sequence[str]) -> None:
     """slurmctld wants its cluster to be known; unicron gets the rights that unicrond needs."""
     add = ["sacctmgr", "--immediate", "--quiet", "add"]
-    _retry("slurmdbd", lambda: _run_in(head, "root", [*add, "cluster", "lab"]))
-    _run_in(head, "root", [*add, "account", "lab", "cluster=lab"])
-    _run_in(head, "root", [*add, "user", ",".join(people), "account=lab"])
-    _run_in(head, "root", [*add, "user", "unicron", "account=lab", "adminlevel=Admin"])
+    _retry("slurmdbd", lambda: run_in(head, "root", [*add, "cluster", "lab"]))
+    run_in(head, "root", [*add, "account", "lab", "cluster=lab"])
+    run_in(head, "root", [*add, "user", ",".join(people), "account=lab"])
+    run_in(head, "root", [*add, "user", "unicron", "account=lab", "adminlevel=Admin"])
 
 
 def start_slurmctld(head: int) -> None:
     if _named(head, "slurmctld"):
         raise LabError("slurmctld runs already")
-    _run_in(head, "slurm", ["slurmctld"])
+    run_in(head, "slurm", ["slurmctld"])
 
 
 def stop_slurmctld(head: int) -> Process:
@@ -96,7 +96,7 @@ def stop_slurmctld(head: int) -> Process:
 def start_slurmd(node: str, init: int) -> None:
     if _named(init, "slurmd"):
         raise LabError(f"slurmd of {node} runs already")
-    _run_in(init, "root", ["slurmd", "-N", node])
+    run_in(init, "root", ["slurmd", "-N", node])
 
 
 def kill_slurmd(node: str, init: int) -> list[Process]:
@@ -133,7 +133,7 @@ def unicrond_processes(head: int) -> tuple[Process, list[Process]]:
     loop = unicrond_loop(head)
     if loop is None:
         raise LabError("unicrond does not run")
-    daemon = [p for p in _children(head, loop) if p.arguments != PAUSE]
+    daemon = [p for p in _children(head, loop) if p.name != PAUSE]
     if not daemon:
         raise LabError("unicrond is between two starts; its log is /var/log/unicron/unicrond.log")
     return loop, daemon
@@ -156,7 +156,7 @@ def unicrond_loop(head: int) -> Process | None:
 
 def unicrond_running(head: int) -> bool:
     loop = unicrond_loop(head)
-    return loop is not None and any(p.arguments != PAUSE for p in _children(head, loop))
+    return loop is not None and any(p.name != PAUSE for p in _children(head, loop))
 
 
 def _children(head: int, parent: Process) -> list[Process]:
@@ -174,17 +174,15 @@ def _named(init: int, name: str) -> list[Process]:
     return [p for p in processes.living_in(init) if p.name == name]
 
 
-def _run_in(init: int, user: str, argv: Sequence[str]) -> str:
+def run_in(init: int, user: str, argv: Sequence[str]) -> str:
     """For a command that ends by itself, such as a daemon that puts itself in the background."""
-    who = ["--reuid", user, "--regid", user, "--init-groups"] if user != "root" else ["--"]
-    variables = [f"{name}={value}" for name, value in VARIABLES.items()]
-    command = ["setpriv", *who, "env", "-i", "-C", "/", *variables, *argv]
+    command = processes.as_user(user, argv, VARIABLES, "/")
     return processes.run(processes.enter(init, command), timeout_seconds=60)
 
 
 def _detach(init: int, user: str, argv: Sequence[str], log: str) -> None:
     start = f'setsid "$@" </dev/null >>{log} 2>&1 &'
-    _run_in(init, user, ["/bin/sh", "-c", start, "start", *argv])
+    run_in(init, user, ["/bin/sh", "-c", start, "start", *argv])
 
 
 def _expect(truth: bool, otherwise: str) -> None:
@@ -193,7 +191,7 @@ def _expect(truth: bool, otherwise: str) -> None:
 
 
 def _retry(what: str, attempt: Callable[[], object], pause_seconds: float = 0.1) -> None:
-    timeout_seconds = 20
+    timeout_seconds = 60
     deadline = time.monotonic() + timeout_seconds
     while True:
         try:
