@@ -20,7 +20,7 @@ SLOTS = tuple(
     for rank, (node, local) in enumerate([("n2", 0), ("n2", 1), ("n7", 0)])
 )
 PLACE = Place(41, "41/n7/a", "10.0.0.2", 11234, "/tmp/s")
-FACTS = Facts(("n1", "n2"), {"n1": "10.0.0.1"}, {"n1": 8}, 300, 30, 64030)
+FACTS = Facts(("n1", "n2"), {"n1": "10.0.0.1"}, {}, 300, 30, 64030, binds_cpus=True)
 SECRET = base64.b64encode(b"s" * 32).decode()
 TASK = {"SLURM_JOB_ID": "41", "SLURMD_NODENAME": "n2", "UNICRON_SECRET": SECRET}
 
@@ -139,7 +139,7 @@ def test_an_agent_started_again_is_not_misled_by_variables_of_the_old_step() -> 
 
 
 def test_an_agent_is_started_beside_everything_else_of_the_job() -> None:
-    command = spawn_command("n3", Path("/o/agent-n3.log"), ["python3", "agent.pyz"])
+    command = spawn_command("n3", Path("/o/agent-n3.log"), ["python3", "agent.pyz"], True)
     assert command[0] == "srun" and command[-2:] == ["python3", "agent.pyz"]
     assert {"--overlap", "--no-kill", "--wait=0", "--open-mode=append"} <= set(command)
     assert command[command.index("-w") + 1] == "n3"

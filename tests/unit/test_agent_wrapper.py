@@ -24,6 +24,7 @@ case "$1 $2" in
     printf '%s\\n' 'SlurmdTimeout = 90 sec' 'KillWait = 7 sec' 'SlurmUser = slurm(64)'
     echo 'TaskPlugin = {task}' ;;
 "show node") echo 'NodeName=n1 Arch=x Gres=gpu:a100:2 NodeAddr=10.0.0.1 NodeHostName=n1' ;;
+"requeue 41") echo requeued >>{folder}/requeues ; exit 1 ;;
 "write batch_script") printf '#!/bin/bash\\n{script}\\n' ;;
 esac
 """
@@ -41,7 +42,7 @@ class Site:
     def slurm(self, act: str = "exit 0", script: str = "", task: str = "task/none") -> None:
         programs = {
             "srun": SRUN.format(folder=self.folder, act=act),
-            "scontrol": SCONTROL.format(script=script, task=task),
+            "scontrol": SCONTROL.format(script=script, task=task, folder=self.folder),
             "sacct": "#!/bin/sh\n",
         }
         for name, text in programs.items():
@@ -82,6 +83,10 @@ class Site:
     def srun_environment(self) -> dict[str, str]:
         lines = (self.folder / "srun-environment").read_text().splitlines()
         return dict(line.partition("=")[::2] for line in lines)
+
+    def requeues(self) -> int:
+        file = self.folder / "requeues"
+        return len(file.read_text().splitlines()) if file.exists() else 0
 
     def starts(self) -> int:
         file = self.folder / "srun-starts"
@@ -201,10 +206,33 @@ def test_where_all_agents_were_killed_they_are_started_again_but_not_for_ever(si
     assert site.starts() == 3
 
 
+def test_a_run_that_ended_with_a_kill_is_not_started_again(site: Site) -> None:
+    site.slurm(act='echo 137 >"$UNICRON_OUTPUT_DIR/verdict"; exit 137')
+    assert site.run("--", "true").returncode == 137
+    assert site.starts() == 1
+
+
 def test_a_cancelled_job_is_not_started_again(site: Site) -> None:
     site.slurm(act="exit 143")
     assert site.run("--", "true").returncode == 143
     assert site.starts() == 1
+
+
+def test_a_requeued_job_in_which_no_step_can_start_is_queued_again_but_not_for_ever(
+    site: Site,
+) -> None:
+    site.slurm(act="exit 1")
+    for expected in (1, 2, 2):
+        assert site.run("--", "true", SLURM_RESTART_COUNT="1").returncode == 1
+        assert site.requeues() == expected
+
+
+def test_a_job_that_was_not_requeued_or_has_a_verdict_is_not_queued_again(site: Site) -> None:
+    site.slurm(act="exit 1")
+    assert site.run("--", "true").returncode == 1
+    site.slurm(act='echo 1 >"$UNICRON_OUTPUT_DIR/verdict"; exit 1')
+    assert site.run("--", "true", SLURM_RESTART_COUNT="1").returncode == 1
+    assert site.requeues() == 0
 
 
 def test_parts_of_nodes_are_mentioned(site: Site) -> None:

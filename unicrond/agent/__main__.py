@@ -58,7 +58,9 @@ def _check(arguments: Sequence[str]) -> int:
             " Unicron works on whole nodes and will not move it to others",
             file=sys.stderr,
         )
-    print(f"export {facts.VARIABLE}={shlex.quote(facts.to_json(found))}")
+    handed_on = facts.to_json(found)
+    if len(handed_on) < facts.LONGEST_VARIABLE:
+        print(f"export {facts.VARIABLE}={shlex.quote(handed_on)}")
     print(f"cpu_bind={'--cpu-bind=none' if found.binds_cpus else ''}")
     return 0
 

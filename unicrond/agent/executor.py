@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import subprocess
 import sys
 import time
 from collections import OrderedDict
@@ -32,6 +33,7 @@ class Executor:
         self._job = job
         self._node = node
         self._end = end
+        self._spawned: list[subprocess.Popen[bytes]] = []
         self._known: OrderedDict[str, asyncio.Task[Result]] = OrderedDict()
 
     def take(self, body: Body, reply: Reply) -> None:
@@ -63,7 +65,7 @@ class Executor:
         if kind == "start_ranks":
             return await self._start(args)
         if kind == "spawn_agent":
-            return await self._spawn(fields.name(args, "target"))
+            return self._spawn(fields.name(args, "target"))
         if kind == "end_run":
             code = fields.integer(args, "exit_code", 0, HIGHEST_CODE)
             return await self._end(code, fields.text(args, "reason"))
@@ -76,9 +78,10 @@ class Executor:
         port = fields.integer(args, "master_port", 1, 65535)
         return await self._node.start_ranks(assignment, fields.name(args, "master_node"), port)
 
-    async def _spawn(self, node: str) -> Result:
+    def _spawn(self, node: str) -> Result:
         if node not in self._job.nodes:
             return orders.refused(f"{node} is not a node of job {self._job.run_id}")
         log_file = self._job.output_folder / f"agent-{node}.log"
-        await slurm.spawn(node, log_file, sys.orig_argv)
+        binds_cpus = self._job.facts.binds_cpus
+        self._spawned.append(slurm.spawn(node, log_file, sys.orig_argv, binds_cpus))
         return orders.done()

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 COMMAND_TIMEOUT_SECONDS = 20.0
+LONGEST_VARIABLE = 120_000  # Linux takes 128 KiB; the agents of a larger job ask for themselves
 VARIABLE = "UNICRON_FACTS"
 _GRES = re.compile(r"NodeName=(\S+) .*?\bGres=(\S+)")
 
@@ -20,7 +21,7 @@ class Facts:
 
     nodes: tuple[str, ...]
     addresses: Mapping[str, str]
-    gpus: Mapping[str, int]  # that a node has, not what the job got
+    gpus: Mapping[str, int]  # that a node has, not what the job got; not handed on
     slurmd_timeout_seconds: int
     kill_wait_seconds: int
     slurm_uid: int  # of SlurmUser, 0 when unknown
@@ -43,11 +44,11 @@ def to_json(facts: Facts) -> str:
     return json.dumps(
         {
             "nodes": facts.nodes,
-            "addresses": dict(facts.addresses),
-            "gpus": dict(facts.gpus),
+            "addresses": {n: a for n, a in facts.addresses.items() if n != a},
             "slurmd_timeout_seconds": facts.slurmd_timeout_seconds,
             "kill_wait_seconds": facts.kill_wait_seconds,
             "slurm_uid": facts.slurm_uid,
+            "binds_cpus": facts.binds_cpus,
         },
         separators=(",", ":"),
     )
@@ -58,10 +59,11 @@ def _from_json(text: str) -> Facts:
     return Facts(
         nodes=tuple(map(str, body["nodes"])),
         addresses={str(k): str(v) for k, v in body["addresses"].items()},
-        gpus={str(k): int(v) for k, v in body["gpus"].items()},
+        gpus={},
         slurmd_timeout_seconds=int(body["slurmd_timeout_seconds"]),
         kill_wait_seconds=int(body["kill_wait_seconds"]),
         slurm_uid=int(body["slurm_uid"]),
+        binds_cpus=bool(body["binds_cpus"]),
     )
 
 

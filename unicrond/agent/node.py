@@ -82,6 +82,7 @@ class Node:
         self._copy = copy
         self._left: set[str] = set()  # members that have not ended with 0
         self._one_at_a_time = asyncio.Lock()
+        self._clearing: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------ orders
 
@@ -96,10 +97,9 @@ class Node:
         left = await self.ranks.stop(generation, grace_seconds)
         if left:
             return orders.failed(f"{self._job.node}: {left}")
-        state.stopped_generation = max(state.stopped_generation, generation)
         if state.generation <= generation:
             state.phase = Phase.IDLE
-        self._changed()
+        self._gone(generation)
         return orders.done(port=free_port())
 
     async def start_ranks(self, new: Assignment, master_node: str, port: int) -> Result:
@@ -135,6 +135,8 @@ class Node:
             return orders.done()
         try:
             await asyncio.to_thread(self._job.output_folder.mkdir, parents=True, exist_ok=True)
+            if self.state.phase is not Phase.STARTING or self.state.closing:
+                return orders.failed("the lease or the run ended while ranks were being started")
             self.ranks.start(launches)
         except (OSError, Refused) as error:
             return self._start_failed(new, str(error))
@@ -191,9 +193,8 @@ class Node:
             return
         if state.phase in (Phase.STARTING, Phase.RUNNING):
             state.exit_code = exit_.exit_code
-            self._enter(Phase.BROKEN)
+            self._give_up()
             self._tell_exit(exit_)
-            self.ranks.kill(state.generation)
 
     def _tell_exit(self, exit_: RankExit) -> None:
         slot, launch = exit_.launch.slot, exit_.launch
@@ -216,10 +217,29 @@ class Node:
 
     def lose_lease(self, reason: str) -> None:
         """The run may go on without this node: its ranks end now."""
-        state = self.state
-        self.ranks.kill(state.generation)
+        self._give_up()
+        generation = self.state.generation
+        self._signal(SignalKind.LEASE_EXPIRED, {"generation": generation, "text": reason})
+
+    def _give_up(self) -> None:
+        """This generation has failed here: what is left of it goes, and is proved gone."""
+        generation = self.state.generation
+        self.ranks.kill(generation)
         self._enter(Phase.BROKEN)
-        self._signal(SignalKind.LEASE_EXPIRED, {"generation": state.generation, "text": reason})
+        self._clearing = asyncio.get_running_loop().create_task(self._clear(generation))
+
+    async def _clear(self, generation: int) -> None:
+        async with self._one_at_a_time:
+            left = await self.ranks.stop(generation, 0.0)
+            if left:
+                log.error("%s", left)
+            else:
+                self._gone(generation)
+
+    def _gone(self, generation: int) -> None:
+        state = self.state
+        state.stopped_generation = max(state.stopped_generation, generation)
+        self._changed()
 
     def progressed(self, generation: int, iteration: int) -> None:
         if generation == self.state.generation:
@@ -234,7 +254,7 @@ class Node:
                 self._enter(Phase.STOPPING)
             left = await self.ranks.stop(EVERY_GENERATION, grace_seconds)
             if not left:
-                state.stopped_generation = max(state.stopped_generation, state.generation)
+                self._gone(state.generation)
         return left
 
     async def clear_leftovers(self) -> str:

@@ -146,7 +146,8 @@ class Ranks:
     async def _prove_gone(self, up_to: int) -> str:
         deadline = time.monotonic() + PROOF_SECONDS
         while True:
-            found = processes.strays(self._marker, self._sessions)
+            sessions = dict(self._sessions)
+            found = await asyncio.to_thread(processes.strays, self._marker, sessions)
             left = [stray.pid for stray in found if stray.generation <= up_to]
             if not left:
                 self._forget_sessions(up_to)

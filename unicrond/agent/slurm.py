@@ -8,6 +8,7 @@ import glob
 import os
 import re
 import shutil
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -77,9 +78,10 @@ async def cancel(run_id: int) -> None:
         raise Refused(f"scancel {run_id}: {text[-200:]}")
 
 
-def spawn_command(node: str, log: Path, agent: Sequence[str]) -> list[str]:
+def spawn_command(node: str, log: Path, agent: Sequence[str], binds_cpus: bool) -> list[str]:
     return [
-        "srun", "--overlap", "--no-kill", "--kill-on-bad-exit=0", "--wait=0",
+        "srun", "--overlap", "--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--export=ALL",
+        "--mem=0", *(["--cpu-bind=none"] if binds_cpus else []),
         "-N1", "-n1", "--ntasks-per-node=1", "-w", node, f"--output={log}", "--open-mode=append",
         *agent,
     ]  # fmt: skip
@@ -90,15 +92,15 @@ def spawn_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {**kept, "UNICRON_SPAWNED": "1"}
 
 
-async def spawn(node: str, log: Path, agent: Sequence[str]) -> None:
+def spawn(node: str, log: Path, agent: Sequence[str], binds_cpus: bool) -> subprocess.Popen[bytes]:
     """Starts an agent on another node; it does not end with this one. Raises SlurmUnavailable."""
     try:
-        await asyncio.create_subprocess_exec(
-            *spawn_command(node, log, agent),
+        return subprocess.Popen(
+            spawn_command(node, log, agent, binds_cpus),
             env=spawn_environment(os.environ),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
     except OSError as error:
