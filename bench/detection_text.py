@@ -83,7 +83,9 @@ def rightness(known: list[Message]) -> list[tuple[str, str, float, str, list[flo
     ]  # fmt: skip
 
 
-def figure(name: str, unit: str, goal: float, better: str, values: list[float]) -> dict[str, object]:
+def figure(
+    name: str, unit: str, goal: float, better: str, values: list[float]
+) -> dict[str, object]:
     value = statistics.median(values)
     ok = value >= goal if better == "higher" else value <= goal
     return {

@@ -33,7 +33,8 @@ from detectors.prefilter import Prefilter
 from detectors.rules import PEER, SEV2, UNKNOWN, Finding, Text, apply, blamed, finding
 from detectors.verdict import HARMLESS, Kind, Tier, Verdict
 
-FILE_RULES = ("config.file", "python.other", "unknown")  # of a file system: its fault
+# Of a file system these are its fault.
+FILE_RULES = ("config.file", "net.timeout", "python.other", "unknown")
 HEAD, TAIL = 8_192, 32_768  # characters of a long text that are read
 LINE_HEAD, LINE_TAIL = 900, 300  # and of a long line: patterns cost its square
 
@@ -44,16 +45,22 @@ RULES = (
     *foreign.RULES,
 )  # fmt: skip
 FINDERS: tuple[Finder, ...] = (
-    xid.find, gpu.find_sxid, gpu.find_stuck_gpus, host.find_oom, host.find_faults, host.find_banks, network.find_links,
-    network.find_completions, network.find_async_events, cuda.find_oom,
+    xid.find, gpu.find_sxid, gpu.find_stuck_gpus, host.find_oom, host.find_faults,
+    host.find_banks, network.find_links, network.find_completions, network.find_async_events,
+    cuda.find_oom,
     collective.find_all_joined, program.find_exception, exits.find_codes, exits.find_killed,
     slurm.find_common_segfault, training.find_nan_value, training.find_spike,
 )  # fmt: skip
-PREFILTER = Prefilter(phrase for rule in RULES if not rule.pattern for phrase in rule.says)
+PREFILTER = Prefilter(
+    alone=[phrase for rule in RULES if not rule.pattern for phrase in rule.says],
+    hints=[phrase for rule in RULES if rule.pattern for phrase in rule.says],
+)
 HINT = re.compile(
     r"traceback \(most recent|\w(?:error|exception|failure)\b *(?::|$)|\bcore dumped\b|"
     r"^\W*[ef]\d{4} \d\d:|\[[ef]\d{3,4} \d\d:|(?:^|: |\] ?)(?:error|fatal|critical|panic)\b|"
-    r"(?:unknown|application|unhandled|uncaught)[\w ]* exception|[\[|( ](?:error|fatal|critical)[\])|: ]|\bhas failed\b|\bfailed (?:to|with|:)|failure:|\baborted\b"
+    r"(?:unknown|application|unhandled|uncaught)[\w ]* exception|"
+    r"[\[|( ](?:error|fatal|critical)[\])|: ]|\bhas failed\b|\bfailed (?:to|with|:)|failure:|"
+    r"\baborted\b"
 )
 KERNEL_HINT = re.compile(r"\bfatal\b|\bpanic\b|\bcritical\b|device (?:heartbeat )?(?:lost|hang)")
 NOT_A_HINT = re.compile(
@@ -119,8 +126,8 @@ def unwrapped(text: str) -> str:
         if left.strip():
             joined.append(f"{left.strip()} {right.lstrip()}")
         else:
-            joined[-1] += right.removeprefix(" ").rstrip(" ") if right.startswith("  ") else (
-                right.lstrip()
+            joined[-1] += (
+                right.removeprefix(" ").rstrip(" ") if right.startswith("  ") else (right.lstrip())
             )
     return text + "\n" + "\n".join(joined)
 

@@ -25,6 +25,7 @@ from detectors.verdict import Kind, Tier
 
 TIMEOUT, VICTIM, SYMPTOM = Tier.TIMEOUT, Tier.VICTIM, Tier.SYMPTOM
 
+# fmt: off
 RULES = (
     Rule("collective.named", Kind.NCCL_TIMEOUT, SEV3,
          ("failed to pass monitoredbarrier", "ncclabortedcomm", "dump signal",
@@ -32,50 +33,48 @@ RULES = (
           "timed out waiting for", "missing ranks", "hasn't joined", "have not joined",
           "haven't joined", "didn't join"),
          r"monitoredbarrier|ncclabortedcomm|dump signal[^\n]*(from|due to)|notify record|"
-         r"has(n't| not) joined|have(n't| not) joined|didn't join|"
-         r"(timeout|exception|error) from another rank",
-         blame=PEER, tier=TIMEOUT),
+         "has(n't| not) joined|have(n't| not) joined|didn't join|(timeout|exception|"
+         "error) from another rank", blame=PEER, tier=TIMEOUT),
     Rule("collective.timeout", Kind.NCCL_TIMEOUT, SEV3,
          ("caught collective operation timeout", "timeout at nccl work", "timeout at collective",
           "nccl operations have failed or timed out", "collective operation timeout",
           "watchdog caught collective", "timed out waiting", "rank(s) timed out",
           "collective timeout", "timed out in collective", "monitoredbarrier",
-          "application timeout caused pair closure", "last enqueued nccl work",
-          "wait timeout", "operation timed out", "nccl timeout", "nccl communicator was aborted",
+          "application timeout caused pair closure", "last enqueued nccl work", "wait timeout",
+          "operation timed out", "nccl timeout", "nccl communicator was aborted",
           "heartbeat of the collective", "hccl_exec_timeout", "notify wait", "allreduce timeout",
-          "collective operation timed out"),
-         r"collective (operation )?tim(eout|ed out)|timeout at (nccl work|collective)|"
+          "collective operation timed out", "to avoid data inconsistency"),
+         "collective (operation )?tim(eout|ed out)|timeout at (nccl work|collective)|"
          r"nccl operations have failed or timed out|timed out waiting \d+ ?ms|"
          r"rank\(s\) timed out|timed out in collective|monitoredbarrier|pair closure|"
-         r"last enqueued nccl work|nccl timeout|communicator was aborted|"
+         "last enqueued nccl work|nccl timeout|communicator was aborted|"
          r"nccl[^\n]*operation timed out|exec_timeout|notify wait|allreduce timeout|"
-         r"collective operation timed out",
-         blame=UNKNOWN, tier=TIMEOUT),
+         "collective operation timed out|to avoid data inconsistency", blame=UNKNOWN, tier=TIMEOUT),
     Rule("collective.hang", Kind.HANG, SEV2,
          ("watchdog got stuck", "watchdog hang", "heartbeat monitor timed out",
           "did not get subsequent heartbeat", "did not get initial heartbeat",
           "dataloader timed out", "hang detected", "detected a hang", "watchdog timeout",
           "job hang", "is hung", "training hang", "process hang", "no progress for",
-          "without making progress", "stuck for", "not send heartbeat", "missed heartbeat", "watchdog has been stuck"),
-         r"watchdog (got stuck|hang|timeout|has been stuck)|heartbeat monitor timed out|"
-         r"did not get (subsequent|initial) heartbeat|dataloader timed out|hang detected|"
+          "without making progress", "stuck for", "not send heartbeat", "missed heartbeat",
+          "watchdog has been stuck"),
+         "watchdog (got stuck|hang|timeout|has been stuck)|heartbeat monitor timed out|"
+         "did not get (subsequent|initial) heartbeat|dataloader timed out|hang detected|"
          r"detected a hang|(job|training|process) hang|is hung|no progress for \d+|"
-         r"without making progress|not send heartbeat|missed heartbeat|(?<!cpu)stuck for \d+ ?(s|min|h)",
-         tier=TIMEOUT, unless=r"soft lockup|cpu#\d+ stuck"),
+         "without making progress|not send heartbeat|missed heartbeat|"
+         r"(?<!cpu)stuck for \d+ ?(s|min|h)", tier=TIMEOUT, unless=r"soft lockup|cpu#\d+ stuck"),
     Rule("collective.queue", Kind.HANG, SEV2,
          ("no available block found", "no available shared memory broadcast block",
           "tensors were submitted to be reduced", "stalled ranks", "stalled ops"),
          blame=PEER, tier=TIMEOUT),
     Rule("collective.mismatch", Kind.USER_BUG, SEV2,
-         ("detected mismatch between collectives", "collective mismatch", "rank is running collective",
-          "expected to have finished reduction", "ready only once",
+         ("detected mismatch between collectives", "collective mismatch",
+          "rank is running collective", "expected to have finished reduction", "ready only once",
           "process group has not been initialized", "process group is not initialized",
-          "no backend type associated", "joined but didn't finish",
-          "but got different", "shapes are not the same across", "inconsistent tensor"),
-         r"mismatch between collectives|collective mismatch|expected to have finished|"
-         r"ready only once|process group (has|is) not (been )?initialized|no backend type|"
-         r"across (all )?ranks", recurs=True,
-         unless=r"watchdog caught"),
+          "no backend type associated", "joined but didn't finish", "but got different",
+          "shapes are not the same across", "inconsistent tensor"),
+         "mismatch between collectives|collective mismatch|expected to have finished|"
+         "ready only once|process group (has|is) not (been )?initialized|no backend type|"
+         "across (all )?ranks", recurs=True, unless="watchdog caught"),
     Rule("store.lost", Kind.LOST, SEV2,
          ("failed to check the \"should dump\"", "exception dump flag from the global store",
           "got 0 bytes", "sendbytes failed", "recvvector failed", "recvvalue failed",
@@ -85,30 +84,29 @@ RULES = (
           "pair was closed", "peer closed", "failed to get exception from", "leader task",
           "another task died", "coordination service", "barriererror", "unhealthy task",
           "deadline_exceeded: barrier"),
-         r"should dump|dump flag|got 0 bytes|sendbytes failed|recv(vector|value) failed|"
-         r"rendezvous(closed|connection|gracefulexit)error|rendezvous is closed|"
-         r"server has shut down|diststoreerror: (?!timed)|"
-         r"distnetworkerror: (?!.*(failed to (listen|bind)|timed out))|"
-         r"c10d store has failed|pair was closed|leader task|another task died|"
-         r"coordination service|store is closed|deadline_exceeded: barrier", blame=PEER, tier=VICTIM),
+         "should dump|dump flag|got 0 bytes|sendbytes failed|recv(vector|value) failed|"
+         "rendezvous(closed|connection|gracefulexit)error|rendezvous is closed|"
+         "server has shut down|diststoreerror: (?!timed)|"
+         "distnetworkerror: (?!.*(failed to (listen|bind)|timed out))|c10d store has failed|"
+         "pair was closed|leader task|another task died|coordination service|store is closed|"
+         "deadline_exceeded: barrier", blame=PEER, tier=VICTIM),
     Rule("store.join", Kind.LOST, SEV2,
          ("clients joined", "store based barrier", "rendezvoustimeouterror", "wait timeout after",
-          "store->get", "timed out after", "waiting for clients", "socket timeout",
-          "get key", "rendezvous timeout", "rendezvous timed out"),
+          "store->get", "timed out after", "waiting for clients", "socket timeout", "get key",
+          "rendezvous timeout", "rendezvous timed out"),
          r"clients joined|store based barrier[^\n]*|rendezvous ?timeout|wait timeout after|"
          r"store->get\([^\n]*|socket timeout|waiting for clients|rendezvous timed out",
-         blame=PEER, tier=VICTIM,
-         unless=r"completed store-based barrier"),
+         blame=PEER, tier=VICTIM, unless="completed store-based barrier"),
     Rule("store.connect_timeout", Kind.NETWORK, SEV3,
-         ("while trying to connect to", "timed out connecting to"),
-         blame=UNKNOWN, tier=VICTIM),
+         ("while trying to connect to", "timed out connecting to"), blame=UNKNOWN, tier=VICTIM),
     Rule("store.bind", Kind.SOFTWARE, SEV2,
          ("address already in use", "failed to listen on any local network address", "eaddrinuse",
           "errno: 98", "errno 98"), tier=Tier.PROCESS),
     Rule("gloo.connect", Kind.NETWORK, SEV3,
-         ("connect failed", "connectfullmesh failed", "unable to connect to",
-          "unable to resolve"), blame=UNKNOWN, tier=VICTIM),
+         ("connect failed", "connectfullmesh failed", "unable to connect to", "unable to resolve"),
+         blame=UNKNOWN, tier=VICTIM),
 )
+# fmt: on
 
 RANKS = re.compile(r"\[([\d, ]{1,4000})\] joined but didn't finish collective")
 MISSING = re.compile(r"(hasn't|haven't|has not|have not|didn't|did not) (yet )?join")

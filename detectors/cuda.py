@@ -14,43 +14,45 @@ from detectors.verdict import Kind, Tier
 
 PROCESS, SYMPTOM = Tier.PROCESS, Tier.SYMPTOM
 
+# fmt: off
 RULES = (
     Rule("cuda.assert", Kind.USER_BUG, SEV2,
          ("device-side assert", "cudaerrorassert", "indexselect", "index out of bounds",
           "scattergatherkernel", "` failed.", "nll_loss"),
-         r"device-side assert(?!ions)|cudaerrorassert|block: \[[^\n]*assertion|assertion `[^`\n]+` failed",
-         tier=Tier.DECISIVE, recurs=True),
+         r"device-side assert(?!ions)|cudaerrorassert|block: \[[^\n]*assertion|"
+         r"assertion `[^`\n]+` failed", tier=Tier.DECISIVE, recurs=True),
     Rule("cuda.illegal_access", Kind.ILLEGAL_ACCESS, SEV2,
          ("illegal memory access", "cudaerrorillegaladdress", "cuda_error_illegal_address",
           "illegal address", "invalid address space", "memory access fault by gpu",
           "cudaerrorinvalidaddressspace", "hiperrorillegaladdress", "misaligned address",
           "cudaerrormisalignedaddress", "invalid __global__", "page not present or supervisor")),
     Rule("cuda.no_kernel", Kind.CONFIGURATION, SEV2,
-         ("no kernel image is available", "invalid device ordinal", "is not compatible with the"
-          " current pytorch installation", "not compiled with cuda", "invalid device function",
-          "peer access is not supported", "no cuda gpus are available", "no cuda runtime",
-          "attempting to deserialize object on cuda device",
+         ("no kernel image is available", "invalid device ordinal",
+          "is not compatible with the current pytorch installation", "not compiled with cuda",
+          "invalid device function", "peer access is not supported", "no cuda gpus are available",
+          "no cuda runtime", "attempting to deserialize object on cuda device",
           "attempting to deserialize object on a cuda device", "nvrtc: error: invalid value for"),
          recurs=True),
     Rule("cuda.fork", Kind.USER_BUG, SEV2,
-         ("cannot re-initialize cuda in forked", "invalid resource handle",
-          "context is destroyed"), recurs=True),
+         ("cannot re-initialize cuda in forked", "invalid resource handle", "context is destroyed"),
+         recurs=True),
     Rule("cuda.cublas.alloc", Kind.GPU_OOM, SEV2,
          ("cublas_status_alloc_failed", "cudnn_status_alloc_failed",
           "cusolver_status_alloc_failed", "cufft_alloc_failed"), recurs=True),
     Rule("cuda.launch", Kind.CUDA, SEV2,
          ("unspecified launch failure", "cudaerrorlaunchfailure", "launch timed out",
           "illegal instruction was", "invalid program counter", "hardware stack error",
-          "devices are busy or unavailable", "cuda_error_launch_failed",
-          "an illegal instruction", "too many resources requested for launch",
-          "warp exception", "cudaerrorillegalinstruction",
-          "cuda_error_illegal_instruction", "cudaerrorlaunchtimeout"),
-         unless=r"illegal instruction \(core dumped\)"),
+          "devices are busy or unavailable", "cuda_error_launch_failed", "an illegal instruction",
+          "too many resources requested for launch", "warp exception",
+          "cudaerrorillegalinstruction", "cuda_error_illegal_instruction",
+          "cudaerrorlaunchtimeout"), unless=r"illegal instruction \(core dumped\)"),
     Rule("cuda.library", Kind.CUDA, SEV2,
          ("cublas_status_", "cudnn_status_", "cusparse_status_", "cusolver_status_",
-          "cudnn error", "cublas error", "unable to find an engine", "valid cudnn algorithm", "cufft_", "curand_status_", "cublaslt"),
-         r"(cublas|cudnn|cusparse|cusolver|curand)_status_(?!success)|cu(dnn|blas) error|"
-         r"cufft_(?!success)\w*(fail|error|invalid)|unable to find an engine|valid cudnn algorithm"),
+          "cudnn error", "cublas error", "unable to find an engine", "valid cudnn algorithm",
+          "cufft_", "curand_status_", "cublaslt"),
+         "(cublas|cudnn|cusparse|cusolver|curand)_status_(?!success)|cu(dnn|blas) error|"
+         r"cufft_(?!success)\w*(fail|error|invalid)|unable to find an engine|"
+         "valid cudnn algorithm"),
     Rule("cuda.unhandled", Kind.CUDA, SEV2,
          ("unhandled cuda error", "ncclunhandledcudaerror", "cuda failure",
           "call to cuda function failed"), tier=SYMPTOM),
@@ -59,10 +61,11 @@ RULES = (
           "cuda kernel failed", "cuda exception", "cuda driver error", "nvrtc_error",
           "cuda initialization", "cuda unknown error", "cuda call failed", "gpuassert",
           "cuda_check"),
-         r"cuda[ _]?error(?! handling)|cuda_error_|cuda runtime error|cuda kernel failed|"
-         r"cuda exception|cuda driver error|nvrtc_error|cuda initialization|cuda unknown error|"
-         r"cuda call failed|gpuassert", tier=SYMPTOM),
+         "cuda[ _]?error(?! handling)|cuda_error_|cuda runtime error|cuda kernel failed|"
+         "cuda exception|cuda driver error|nvrtc_error|cuda initialization|cuda unknown error|"
+         "cuda call failed|gpuassert", tier=SYMPTOM),
 )
+# fmt: on
 
 OOM_WORDS = (
     "out of memory", "outofmemoryerror", "resource_exhausted", "cudaerrormemoryallocation",
@@ -95,8 +98,10 @@ def find_oom(text: Text) -> Iterator[Finding]:
     yield finding(text, match.start(), PROCESS, name, kind, SEV2, SELF, recurs=True)
 
 
+# fmt: off
 NODE_RULES = (
     Rule("cuda.no_device", Kind.GPU_DRIVER, SEV1,
          ("no cuda-capable device", "cudaerrornodevice", "cuda_error_no_device"),
          tier=Tier.HARDWARE),
 )
+# fmt: on

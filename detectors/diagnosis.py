@@ -44,6 +44,7 @@ NAMED_NODE, NAMED_DEAD, PROGRAM, BEHIND, NAMED_MISSING, LOST_PEER = 97, 85, 80, 
 SILENT_NODE, SILENT_RANK = 75, 50
 STORAGE = 61  # the server's fault perhaps, and yet why this rank holds the others up
 ELSEWHERE = 48
+FLAPPED = 66
 ABSENT = 45  # the one rank that nobody heard of
 OPEN_SYMPTOM = 40  # an error that may as well be another's fault
 
@@ -88,6 +89,11 @@ class Seen:
         return HARMLESS if self.found is None else self.found.verdict
 
     @property
+    def flapped(self) -> bool:
+        """A port that came back is no failure by itself, but what others lost may be its doing."""
+        return self.verdict.kind is Kind.FLAPPING
+
+    @property
     def waits(self) -> bool:
         return self.found is not None and self.found.tier in (Tier.TIMEOUT, Tier.VICTIM)
 
@@ -95,7 +101,7 @@ class Seen:
 def diagnose(reports: Sequence[Report]) -> Diagnosis:
     seen = [_read(report) for report in reports]
     suspects = [*_own(seen), *_named(seen), *_progress(seen), *_elsewhere(seen), *_silent(seen)]
-    if not suspects:
+    if not any(one.verdict.is_failure for one in suspects):
         return Diagnosis(None, None, Kind.NON_FAILURE, NONE, 0.0, "no report speaks of a failure")
     if (common := _common_fault(seen, suspects)) is not None:
         return common
@@ -119,7 +125,7 @@ def _order(suspect: Suspect) -> tuple[int, float, int]:
 def _own(seen: list[Seen]) -> list[Suspect]:
     suspects = []
     for one in seen:
-        if one.found is None or not one.verdict.is_failure:
+        if one.found is None or not (one.verdict.is_failure or one.flapped):
             continue
         suspects.append(
             Suspect(one.report.rank, one.report.node, _own_weight(one.found), one.report.at,
@@ -130,6 +136,8 @@ def _own(seen: list[Seen]) -> list[Suspect]:
 
 def _own_weight(found: Finding) -> int:
     verdict, weight = found.verdict, OWN[found.tier]
+    if verdict.kind is Kind.FLAPPING:
+        return FLAPPED
     if verdict.kind is Kind.STORAGE:
         return max(STORAGE, weight if verdict.blame is Blame.SELF else 0)
     if verdict.blame is Blame.PEER:
@@ -226,8 +234,7 @@ def _elsewhere(seen: list[Seen]) -> list[Suspect]:
     away = [
         one
         for one, place in places
-        if place == "elsewhere"
-        or (not place and one.found is None and one.report.text.strip())
+        if place == "elsewhere" or (not place and one.found is None and one.report.text.strip())
     ]
     if not away or waiting < 2 * len(away) or waiting + len(away) < len(seen):
         return []
@@ -288,8 +295,8 @@ def _common_fault(seen: list[Seen], suspects: list[Suspect]) -> Diagnosis | None
     if not (at_odds or same):
         return None
     words = "are in different collectives" if at_odds else "fail alike"
-    return Diagnosis(None, _one_node(seen), Kind.USER_BUG, SEV2, 0.7,
-                     f"all {len(seen)} ranks {words}: the program is wrong, no rank is")  # fmt: skip
+    reason = f"all {len(seen)} ranks {words}: the program is wrong, no rank is"
+    return Diagnosis(None, _one_node(seen), Kind.USER_BUG, SEV2, 0.7, reason)
 
 
 def _spread(seen: list[Seen]) -> bool:

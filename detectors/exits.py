@@ -21,20 +21,21 @@ NAMES = {
     12: "SIGUSR2", 13: "SIGPIPE", SIGTERM: "SIGTERM", 24: "SIGXCPU",
 }  # fmt: skip
 
+# fmt: off
 RULES = (
     Rule("exit.interrupted", Kind.CANCELLED, NONE,
-         ("keyboardinterrupt", "term_owner", "got signal: 2", "exit code 130",
-          "exitcode: -2", "cancelled by user", "interrupted by user", "sigint"),
+         ("keyboardinterrupt", "term_owner", "got signal: 2", "exit code 130", "exitcode: -2",
+          "cancelled by user", "interrupted by user", "sigint"),
          r"keyboardinterrupt|term_owner|got signal: 2\b|exit code 130\b|exitcode *: -2\b|"
-         r"(cancelled|interrupted) by user|(received|caught|signal) sigint", tier=Tier.DECISIVE,
+         "(cancelled|interrupted) by user|(received|caught|signal) sigint", tier=Tier.DECISIVE,
          unless=r"(?m)^\w*(?!keyboard)(error|exception): |out of memory|timed out"),
     Rule("exit.actor", Kind.EXITED, SEV2,
          ("actor is dead", "actordiederror", "worker exit type", "workercrashederror",
           "actor died unexpectedly", "worker unexpectedly exits", "raylet", "actor unavailable",
           "engine process failed", "enginedeaderror", "engine core proc", "worker died"),
-         r"actor is dead|actordiederror|worker exit type|workercrashederror|actor died|"
+         "actor is dead|actordiederror|worker exit type|workercrashederror|actor died|"
          r"worker unexpectedly exits|engine ?(process|dead|core)[^\n]*(fail|died|error)|"
-         r"enginedeaderror|worker died", blame=PEER, tier=VICTIM),
+         "enginedeaderror|worker died", blame=PEER, tier=VICTIM),
     Rule("exit.terminated", Kind.EXITED, SEV2,
          ("death signal", "got signal: 15", "got signal: 1\n", "signalexception", "sighup"),
          r"received \S+ death signal|got signal: (1|15)\b|(received|caught|signal) sighup",
@@ -51,13 +52,14 @@ RULES = (
           "exit status", "exit code", "exitcode", "exited with code", "non-zero exit",
           "processexitedexception", "process exited", "processraisedexception",
           "terminated with the following error"),
-         r"childfailederror|exitcode *: *-?[1-9]|exited with exit code [1-9]|"
-         r"returned non-zero|exit (status|code):? *-?[1-9]|exited with (code|status):? [1-9]|"
-         r"non-zero exit|process(exited|raised)exception", tier=Tier.HINT),
+         "childfailederror|exitcode *[:=] *-?[1-9]|exited with exit code [1-9]|"
+         "returned non-zero|exit (status|code):? *-?[1-9]|exited with (code|status):? [1-9]|"
+         "non-zero exit|process(exited|raised)exception", tier=Tier.HINT),
 )
+# fmt: on
 
 CODE = re.compile(
-    r"exitcode *: *(-?\d+)|exit(?:ed)?(?: with)? (?:exit )?(?:code|status):? *(-?\d+)|"
+    r"exitcode *[:=] *(-?\d+)|exit(?:ed)?(?: with)? (?:exit )?(?:code|status):? *(-?\d+)|"
     r"got signal: (\d+)|killed by signal:? (\d+)|signal (\d+) \(sig|"
     r"exited on signal (\d+)|terminated by signal:? (\d+)|status=0x0*([0-9a-f]{2,4})\b|"
     r"<signals\.sig\w+: (\d+)>"

@@ -8,21 +8,22 @@ from __future__ import annotations
 from detectors.rules import PEER, SEV1, SEV2, SEV3, UNKNOWN, Rule
 from detectors.verdict import Kind, Tier
 
+# fmt: off
 RULES = (
     Rule("hccl.timeout", Kind.NCCL_TIMEOUT, SEV3,
          ("ei0002", "notify register times out", "ei0006", "hcclcommunicat", "notify wait"),
-         r"ei000[26]|notify register times out|notify wait", blame=PEER, tier=Tier.TIMEOUT),
-    Rule("rocm.driver", Kind.GPU_DRIVER, SEV1,
-         ("amdgpu",),
-         r"amdgpu[^\n]*(gpu reset|ring \S+ timeout|hang|failed to|fatal|smu:|device lost|"
-         r"wedged)", tier=Tier.HARDWARE),
+         "ei000[26]|notify register times out|notify wait", blame=PEER, tier=Tier.TIMEOUT),
+    Rule("rocm.driver", Kind.GPU_DRIVER, SEV1, ("amdgpu",),
+         r"amdgpu[^\n]*(gpu reset|ring \S+ timeout|hang|failed to|fatal|smu:|device lost|wedged)",
+         tier=Tier.HARDWARE),
     Rule("rocm.ecc", Kind.ECC, SEV1, ("amdgpu", "ras"),
          r"amdgpu[^\n]*(uncorrectable|ras error|bad page)", tier=Tier.DECISIVE),
     Rule("foreign.error", Kind.SOFTWARE, SEV2,
          ("hip error", "hsa_status_error", "hiperror", "synstatus", "habana", "hccl", "aclrt",
           "acl error", "ascend", "rccl", "oneccl", "tpu", "xla", "nrt_", "neuron", "miopen",
           "rocblas", "hipblas", "aicore", "levelzero", "ze_result_error", "musa"),
-         r"(hip|acl|xla|tpu|nrt|neuron|rccl|hccl|habana|ascend|miopen|rocblas|hipblas|musa|oneccl)"
-         r"[^\n]*(error|fail|exception|fatal|timeout)|hsa_status_error|synstatus|"
+         "(hip|acl|xla|tpu|nrt|neuron|rccl|hccl|habana|ascend|miopen|rocblas|hipblas|musa|"
+         r"oneccl)[^\n]*(error|fail|exception|fatal|timeout)|hsa_status_error|synstatus|"
          r"aicore[^\n]*(exception|error)|ze_result_error", blame=UNKNOWN, tier=Tier.SUMMARY),
 )
+# fmt: on

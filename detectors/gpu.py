@@ -34,107 +34,116 @@ MISMATCH = (
     "driver/library mismatch",
 )
 
+# fmt: off
 RULES = (
     Rule("gpu.lost", Kind.GPU_LOST, SEV1,
-         ("fallen off the bus", "config space inaccessible", "gpu is lost", "gpu_is_lost", "gpu lost", "err!",
-          "unable to determine the device handle for gpu", "gpu requires reset",
-          "gpu is no longer accessible",
+         ("fallen off the bus", "config space inaccessible", "gpu is lost", "gpu_is_lost",
+          "gpu lost", "err!", "unable to determine the device handle for gpu",
+          "gpu requires reset", "gpu is no longer accessible",
           "api_gpu_attached_sanity_check failed", "gpu_in_fullchip_reset"), tier=HARD),
     Rule("gpu.missing", Kind.GPU_LOST, SEV1,
-         ("count reported lower than configured", "gpu count mismatch"), tier=HARD),
+         ("count reported lower than configured", "gpu count mismatch", "gpus found,",
+          "count changed for node"),
+         r"lower than configured|count mismatch|\d gpus found, \d+ expected|"
+         r"gres/gpu[^\n]*count changed for node", tier=HARD),
     Rule("gpu.mismatch", Kind.DRIVER_MISMATCH, SEV1, MISMATCH, tier=HARD),
     Rule("gpu.driver", Kind.GPU_DRIVER, SEV1,
          ("rminitadapter failed", "rm_init_adapter", "rminitadapter", "kgsprpc", "gsp rpc",
           "rpc from gsp", "gsp task", "gsp-rm", "gsp heartbeat", "gsp firmware",
           "couldn't communicate with the nvidia driver", "failed to initialize nvml: unknown",
           "failed to initialize nvml: driver not loaded", "nvml: driver not loaded",
-          "no devices were found", "cuda driver initialization failed",
-          "found no nvidia driver", "infoROM is corrupted".lower(),
-          "nvrm: gpu initialization failed", "the nvidia probe routine failed",
-          "failed to allocate nvkms", "nvidia_uvm: failed", "pci i/o region assigned to your",
-          "initialization error: nvml", "nvml_error_unknown"),
-         tier=HARD),
+          "no devices were found", "cuda driver initialization failed", "found no nvidia driver",
+          "inforom is corrupted", "nvrm: gpu initialization failed",
+          "the nvidia probe routine failed", "failed to allocate nvkms", "nvidia_uvm: failed",
+          "pci i/o region assigned to your", "initialization error: nvml", "nvml_error_unknown",
+          "failed to copy vbios", "nvidia: probe of", "in reset required state"), tier=HARD),
     Rule("gpu.driver.assert", Kind.GPU_DRIVER, SEV1, ("nvrm:",),
-         r"nvrm: .*(rpc.*timeout|timed? ?out.*(rpc|gsp)|failed to (load|init|boot)|"
-         r"unable to (reset|recover)|is not supported by)", tier=HARD),
+         "nvrm: .*(rpc.*timeout|timed? ?out.*(rpc|gsp)|failed to (load|init|boot)|"
+         "unable to (reset|recover)|is not supported by)", tier=HARD),
     Rule("gpu.smi.hang", Kind.GPU_DRIVER, SEV1, ("nvidia-smi",),
-         r"nvidia-smi[^\n]{0,40}(timed out|timeout|hangs|hung|did not (return|respond))", tier=HARD),
+         r"nvidia-smi[^\n]{0,40}(timed out|timeout|hangs|hung|did not (return|respond))",
+         tier=HARD),
     Rule("gpu.ecc", Kind.ECC, SEV1,
          ("uncorrectable ecc", "uncorrectable double bit", "double bit ecc", "double-bit ecc",
           "dbe ecc", "ecc uncorrectable", "cudaerroreccuncorrectable", "eccuncorrectable",
-          "row remap failure", "row remapping failure", "uncorrectable sram", "uncorrectable dram",
-          "volatile dbe", "dbes detected", "dbe detected", "dbe (double bit", "sram threshold exceeded", "retired pages limit",
+          "row remap failure", "row remapping failure", "uncorrectable sram",
+          "uncorrectable dram", "volatile dbe", "dbes detected", "dbe detected",
+          "dbe (double bit", "sram threshold exceeded", "retired pages limit",
           "page retirement failure", "memory page retirement limit"),
-         r"(uncorrectable ecc|double.bit ecc|dbe ecc|ecc ?uncorrectable|remap(ping)? failure|"
-         r"uncorrectable [sd]ram|volatile dbe|dbes? detected|threshold exceeded|double bit error|"
-         r"retired pages limit|retirement (failure|limit)|uncorrectable double)"
-         r"(?! *(errors?|count|occurred)? *: *(0|no)\b)", tier=HARD),
+         "(uncorrectable ecc|double.bit ecc|dbe ecc|ecc ?uncorrectable|remap(ping)? failure|"
+         "uncorrectable [sd]ram|volatile dbe|dbes? detected|threshold exceeded|double bit error|"
+         "retired pages limit|retirement (failure|limit)|uncorrectable double)(?! *(errors?|"
+         r"count|occurred)? *: *(0|no)\b)", tier=HARD),
     Rule("gpu.ecc.field", Kind.ECC, SEV1, ("volatile",),
          r"(?s)volatile(?:(?!aggregate).)*[sd]ram uncorrectable[\w -]*: *[1-9]", tier=HARD),
     Rule("gpu.row_remap", Kind.ROW_REMAP, SEV1,
          ("remappings are pending", "remapping is pending", "row remap pending",
           "pending row remap", "remapped rows pending", "pages pending retirement",
-          "pending retired pages", "pending page retirement",
-          "rows remapped pending", "pending remapped row", "pending remappings"), tier=HARD),
-    Rule("gpu.row_remap.field", Kind.ROW_REMAP, SEV1,
-         ("pending ", "pending:"), r"\bpending *(page blacklist)? *: *yes\b", tier=HARD),
-    Rule("gpu.row_remap.failed", Kind.ECC, SEV1,
-         ("remapping failure occurred",), r"remapping failure occurred *: *yes\b", tier=HARD),
+          "pending retired pages", "pending page retirement", "rows remapped pending",
+          "pending remapped row", "pending remappings"), tier=HARD),
+    Rule("gpu.recovery", Kind.GPU_DRIVER, SEV1, ("recovery action",),
+         "recovery action *: *(reset|reboot|drain|gpu reset|node reboot)", tier=Tier.SYMPTOM),
+    Rule("gpu.row_remap.field", Kind.ROW_REMAP, SEV1, ("pending ", "pending:"),
+         r"\bpending *(page blacklist)? *: *yes\b", tier=HARD),
+    Rule("gpu.row_remap.failed", Kind.ECC, SEV1, ("remapping failure occurred",),
+         r"remapping failure occurred *: *yes\b", tier=HARD),
     Rule("gpu.thermal", Kind.THROTTLE, SEV1,
          ("thermal violation", "power violation", "thermal slowdown", "power brake",
           "hw slowdown", "hw_slowdown", "hw_thermal_slowdown", "clock throttling"),
-         r"(thermal|power) violations? (totaling|detected)|"
-         r"(hw slowdown|(hw|sw) thermal slowdown|hw power brake slowdown) *: *active\b|"
-         r"(hw|sw)_(thermal_|power_brake_)?slowdown['\"]?[ :=,]+['\"]?(active|true|1)\b|"
-         r"clock throttling due to|"
-         r"(thermal|power brake|hw) slowdown (is |was )?(active|detected|engaged)", tier=HARD),
+         "(thermal|power) violations? (totaling|detected)|(hw slowdown|(hw|sw) thermal slowdown|"
+         r"hw power brake slowdown) *: *active\b|(hw|sw)_(thermal_|"
+         r"power_brake_)?slowdown['\"]?[ :=,]+['\"]?(active|true|1)\b|clock throttling due to|"
+         "(thermal|power brake|hw) slowdown (is |was )?(active|detected|engaged)", tier=HARD),
     Rule("gpu.hot", Kind.THROTTLE, SEV1,
-         ("temperature above", "temperature is above threshold", "over temperature", "overtemp", "high temperature",
-          "temperature exceeds", "critical temperature", "clock throttled", "clock is throttled"),
-         unless=r"\bcritical temperature *: *\d", tier=HARD),
+         ("temperature above", "temperature is above threshold", "over temperature", "overtemp",
+          "high temperature", "temperature exceeds", "critical temperature", "clock throttled",
+          "clock is throttled"), tier=HARD, unless=r"\bcritical temperature *: *\d"),
     Rule("nvlink.down", Kind.NVLINK, SEV1,
          ("uncorrectable nvlink", "nvlink fatal", "nvlink is down", "nvlink down",
           "nvlinks are down", "nvlink uncorrectable", "nvlink error", "fatal nvlink",
           "nvlink link down", "nvlink training", "all links are inactive", "links are inactive",
-          "cudaerrornvlinkuncorrectable", "nvlink crc flit error", "rx detect link mask", "postrxdetlinkmask failed",
-          "link training failed", "link is currently down", "is currently down"),
-         unless=r"0 nvlink error|nvlink errors?: *0\b|no nvlink error", tier=HARD),
+          "cudaerrornvlinkuncorrectable", "nvlink crc flit error", "rx detect link mask",
+          "postrxdetlinkmask failed", "link training failed", "link is currently down",
+          "nvlink link"),
+         "(?<!gpu )nvlink|cudaerrornvlink|rx ?detect|links? (are )?(inactive|training)|"
+         "currently down|rx detect link mask", tier=HARD,
+         unless=r"0 nvlink error|nvlink errors?: *0\b|no nvlink error"),
     Rule("nvlink.contained", Kind.NVLINK, SEV1,
          ("peer gpu memory over nvlink", "cudaerrorcontained"), blame=UNKNOWN, tier=HARD),
-    Rule("nvlink.counter", Kind.NVLINK, SEV1,
-         ("link ",),
+    Rule("nvlink.counter", Kind.NVLINK, SEV1, ("link ",),
          r"(replay|recovery|crc flit|crc data) errors?(?: counter)?: *[1-9]\d{2,}", tier=HARD),
     Rule("fabric.manager", Kind.NVSWITCH, SEV1,
          ("aborting fabric manager", "fabric manager is not running", "nv_warn_nothing_to_do",
           "system not yet initialized", "nvswitch fatal", "fatal error on nvswitch",
           "nvidia-fabricmanager.service: failed", "nvidia-fabricmanager.service failed",
           "failed to start nvidia fabric manager", "failed to start fabric manager",
-          "fabricmanager.service: main process exited",
-          "detected nvswitch fatal", "failed to initialize fabric manager",
-          "fabric manager terminated", "fabric manager failed", "imex daemon",
-          "cudaerrorsystemnotready", "fabric state: error", "fabric is not initialized",
-          "number of nvswitches", "multicast team", "nvlink sharp (nvls) multicast",
-          "nvlink sharp (nvls) support is available but failed"),
-         unless=r"imex daemon.{0,40}(ready|started|connected)", tier=HARD),
+          "fabricmanager.service: main process exited", "detected nvswitch fatal",
+          "failed to initialize fabric manager", "fabric manager terminated",
+          "fabric manager failed", "imex daemon", "cudaerrorsystemnotready",
+          "fabric state: error", "fabric is not initialized", "number of nvswitches",
+          "multicast team", "nvlink sharp (nvls) multicast",
+          "nvlink sharp (nvls) support is available but failed"), tier=HARD,
+         unless="imex daemon.{0,40}(ready|started|connected)"),
     Rule("fabric.manager.nonfatal", Kind.NVSWITCH, NONE, ("nvswitch non-fatal error",),
          blame=UNKNOWN, tier=Tier.HINT),
-    Rule("fabric.manager.log", Kind.NVSWITCH, SEV1,
-         ("fabric manager", "fabricmanager", "nvswitch"),
-         r"\[error\][^\n]*(nvswitch|nvlink|fabric|gpu)|"
-         r"nv-?fabric-?manager[^\n]*(\berror\b|failed|fatal|exited)|"
-         r"(fabric manager|nvswitch)[^\n]*(failed|fatal error|timed out|unavailable|not running|"
-         r"degraded|mismatch|exit code: [1-9])", tier=HARD, unless=r"nvswitch non-fatal error"),
+    Rule("fabric.manager.log", Kind.NVSWITCH, SEV1, ("fabric manager", "fabricmanager", "nvswitch"),
+         r"\[error\][^\n]*(nvswitch|nvlink|fabric|gpu)|nv-?fabric-?manager[^\n]*(\berror\b|"
+         r"failed|fatal|exited)|(fabric manager|nvswitch)[^\n]*(failed|fatal error|timed out|"
+         "unavailable|not running|degraded|mismatch|exit code: [1-9])", tier=HARD,
+         unless="nvswitch non-fatal error"),
     Rule("fabric.field", Kind.NVSWITCH, SEV1, ("fabric",),
          r"fabric[^\n]*\n[^\n]*state *: *(in progress|not started|error)", tier=HARD),
     Rule("pcie.replay", Kind.PCIE_AER, SEV1, ("pcie replay", "pci replay"),
-         r"pcie? replay[^\n]*(detected|exceed|above|warning|fail|high)|"
-         r"(detected|more than) [^\n]*pcie? replays", tier=HARD),
+         r"pcie? replay[^\n]*(detected|exceed|above|warning|fail|high)|(detected|"
+         r"more than) [^\n]*pcie? replays", tier=HARD),
     Rule("gpu.diag", Kind.GPU_DRIVER, SEV1, ("fail",),
          r"\| *(deployment|gpu memory|memory|diagnostic|pcie|targeted (stress|power)|sm stress|"
-         r"memtest|nvbandwidth|pulse test|software|hardware)[^\n|]*\|[^\n|]*\bfail", tier=Tier.SYMPTOM),
+         r"memtest|nvbandwidth|pulse test|software|hardware)[^\n|]*\|[^\n|]*\bfail",
+         tier=Tier.SYMPTOM),
     Rule("nvlink.smi", Kind.NVLINK, SEV1, ("<inactive>", "inactive"),
          r"link \d+: <?inactive>?", tier=HARD),
 )
+# fmt: on
 
 SXID = re.compile(r"\bsxid\b[^\n]{0,40}?: *(\d{5})\b([^\n]*)")
 
@@ -151,14 +160,10 @@ def find_sxid(text: Text) -> Iterator[Finding]:
             severity, blame, tier = SEV1, SELF, HARD
         else:
             severity, blame, tier = SEV1, SELF, Tier.SYMPTOM
-        yield finding(
-            text, match.start(), tier, f"sxid.{match[1]}", Kind.NVSWITCH, severity, blame
-        )
+        yield finding(text, match.start(), tier, f"sxid.{match[1]}", Kind.NVSWITCH, severity, blame)
 
 
-ROW = re.compile(
-    r"(?P<watts>\d+)w */ *(?P<limit>\d+)w *\|[^|]*\| *(?P<busy>\d+)% ", re.MULTILINE
-)
+ROW = re.compile(r"(?P<watts>\d+)w */ *(?P<limit>\d+)w *\|[^|]*\| *(?P<busy>\d+)% ", re.MULTILINE)
 STUCK_POWER = 0.35  # a GPU that spins in a collective draws little; one that computes does not
 
 

@@ -38,10 +38,11 @@ HARMLESS = re.compile(
             r"destroy_process_group\(\) was not called|closing signal sig(term|int)|"
             r"sending process \d+ closing|warning: process group has not been destroyed",
             r"errno: (?:97|99) - (?:address family|cannot assign)",
-            r"\boverflow!|gradient overflow|overflow detected\. skipping|skipping step, loss scaler",
-            r"grad scaler|hysteresis",
+            r"\boverflow!|gradient overflow|overflow detected\. skipping|grad scaler|hysteresis|"
+            r"skipping step, loss scaler",
             r"nccl (?:info|trace)\b|communicator encountered a fatal error|^nccl version",
-            r"accept failed resource temporarily|numa balancing|could not find real path|failed to open libibverbs|"
+            r"accept failed resource temporarily|numa balancing|could not find real path|"
+            r"failed to open libibverbs|"
             r"failed to find (?:libcudart|cudadriver|cuda library)|missing \"?iommu=pt|"
             r"net/plugin: (?:no plugin|could not find|failed to find)|dmabuf is (?:un)?available",
             r"using devices used by this process is currently unknown|device_id",
@@ -66,7 +67,8 @@ HARMLESS = re.compile(
             r"get_p2p_free_callback|firmware: failed to load .*(?:-2\)|direct)|"
             r"ext4-fs \([^)]*\): (?:mounted|unmounting|re-mounted|recovery complete)|"
             r"xfs \([^)]*\): (?:mounting|ending|unmounting)|perf: interrupt took too long|"
-            r"error record serialization|\[ *\d{1,2}\.\d+\] .*(?:cable unplugged|link (?:is )?down)",
+            r"error record serialization|"
+            r"\[ *\d{1,2}\.\d+\] .*(?:cable unplugged|link (?:is )?down)",
             r"nfs: server .* ok\b|connection restored to|port active|cable plugged|"
             r"connection was restored|reconnected|recovered from",
             # counters and settings
@@ -90,7 +92,7 @@ FOLLOWS_IGNORED = re.compile(
 
 def plain(text: str) -> str:
     """Without colours; a progress bar's carriage returns end its line."""
-    if "\x1b" in text or "m" in text and "[" in text:
+    if "\x1b" in text or "[" in text:
         text = ANSI.sub("", text)
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 

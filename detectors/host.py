@@ -13,13 +13,13 @@ from detectors.verdict import Kind, Tier
 
 HARD = Tier.HARDWARE
 
+# fmt: off
 RULES = (
     Rule("memory.uncorrected", Kind.HOST_MEMORY, SEV1,
          ("[hardware error]", "edac", "mce:", "memory failure:", "machine check"),
          r"edac [^\n]*\bue\b|edac[^\n]*uncorrect|uncorrected|memory failure: 0x|"
-         r"machine check exception|fatal machine check|"
-         r"event severity: (fatal|recoverable)|handling mce memory error(?![^\n]*\bce\b)|"
-         r"uncorrectable (memory|ecc|error)", tier=HARD,
+         "machine check exception|fatal machine check|event severity: (fatal|recoverable)|"
+         r"handling mce memory error(?![^\n]*\bce\b)|uncorrectable (memory|ecc|error)", tier=HARD,
          unless=r"edac [^\n]*\d+ ce (?!.*\bue\b)"),
     Rule("memory.poison", Kind.HOST_MEMORY, SEV1,
          ("hardware memory corruption", "hwpoison", "mca: ", "memory error on dimm",
@@ -27,28 +27,27 @@ RULES = (
     Rule("memory.corrected", Kind.HOST_MEMORY, NONE,
          ("edac", "[hardware error]", "mce:", "corrected"),
          r"edac [^\n]*\bce\b|event severity: corrected|corrected error, no action|"
-         r"corrected (memory|hardware|machine check) error|machine check events logged",
+         "corrected (memory|hardware|machine check) error|machine check events logged",
          blame=UNKNOWN, tier=Tier.HINT),
     Rule("pcie.fatal", Kind.PCIE_AER, SEV1,
          ("aer:", "pcie bus error", "dpc:", "pciehp", "pcie fatal", "link retraining"),
          r"severity=uncorrect|uncorrect[a-z]* \((non-)?fatal\)|uncorrectable \(?(non-)?fatal|"
-         r"device recovery failed|can't recover|dpc: containment|"
-         r"pciehp[^\n]*(link down|card not present)|unsupported request error|"
-         r"link retraining failed", tier=HARD),
+         r"device recovery failed|can't recover|dpc: containment|pciehp[^\n]*(link down|"
+         "card not present)|unsupported request error|link retraining failed", tier=HARD),
     Rule("pcie.corrected", Kind.PCIE_AER, NONE, ("aer:", "pcie bus error"),
-         r"severity=corrected|correct(ed|able) error", blame=UNKNOWN, tier=Tier.HINT),
+         "severity=corrected|correct(ed|able) error", blame=UNKNOWN, tier=Tier.HINT),
     Rule("pcie.narrow", Kind.STRAGGLER, SEV1, ("available pcie bandwidth, limited by",),
          r"(mlx\d|nvidia|bnxt|efa|hfi1)\S* [^\n]*available pcie bandwidth, limited by", tier=HARD),
     Rule("pcie.narrow.field", Kind.STRAGGLER, SEV1, ("downgraded", "pcie link width"),
          r"lnksta:[^\n]*\(downgraded\)|pcie link width[^\n]*(expected|should be|degraded)",
          tier=HARD),
     Rule("kernel.lockup", Kind.LOCKUP, SEV1,
-         ("soft lockup", "hard lockup", "kernel panic", "self-detected stall", "detected stalls on",
-          "unable to handle kernel", "null pointer dereference", "kernel bug at",
-          "rcu_sched kthread starved", "unable to handle page fault", "oops:",
+         ("soft lockup", "hard lockup", "kernel panic", "self-detected stall",
+          "detected stalls on", "unable to handle kernel", "null pointer dereference",
+          "kernel bug at", "rcu_sched kthread starved", "unable to handle page fault", "oops:",
           "nmi watchdog: watchdog detected", "not syncing", "scheduling while atomic",
-          "bad page state", "watchdog: bug", "kernel oops", "rcu_preempt detected"),
-         unless=r"kernel\.(panic|hung)\w* *=", tier=HARD),
+          "bad page state", "watchdog: bug", "kernel oops", "rcu_preempt detected"), tier=HARD,
+         unless=r"kernel\.(panic|hung)\w* *="),
     Rule("kernel.gpf", Kind.LOCKUP, SEV1, ("general protection fault",),
          r"(?<!traps: )\bgeneral protection fault[:,]", tier=HARD,
          unless=r"traps: [^\n]*general protection"),
@@ -57,22 +56,26 @@ RULES = (
     Rule("kernel.iommu", Kind.DMA, SEV1,
          ("dmar:", "io_page_fault", "sw-iommu", "swiotlb buffer is full", "iommu", "arm-smmu"),
          r"dmar: (drhd: handling fault|\[dma|\[intr)|io_page_fault|out of sw-iommu space|"
-         r"swiotlb buffer is full|iommu[^\n]*(\bfault|failed to map)|"
-         r"smmu[^\n]*(fault|unhandled context)|fault addr", tier=HARD),
+         r"swiotlb buffer is full|iommu[^\n]*(\bfault|failed to map)|smmu[^\n]*(fault|"
+         "unhandled context)|fault addr", tier=HARD),
     Rule("dma.mapping", Kind.DMA, SEV1,
          ("dma map", "dma_map", "dma mapping", "mapping of buffer object failed",
           "nvidia_p2p_get_pages failed", "peer memory register failed", "dma-buf"),
-         r"(dma[ _]map\w*|p2p_get_pages|memory register|dma-buf|buffer object)[^\n]*"
-         r"(fail|invalid|error|cannot|unable)|invalid dma mapping", tier=HARD),
+         r"(dma[ _]map\w*|p2p_get_pages|memory register|dma-buf|buffer object)[^\n]*(fail|"
+         "invalid|error|cannot|unable)|invalid dma mapping", tier=HARD),
     Rule("host.disk", Kind.STORAGE, SEV1,
-         ("i/o error", "md/raid", "superblock", "ext4-fs error", "xfs (", "btrfs error", "nvme nvme", "buffer i/o",
+         ("i/o error", "jbd2", "medium error", "aborting journal", "failed command", "md/raid",
+          "superblock", "ext4-fs error", "xfs (", "btrfs error", "nvme nvme", "buffer i/o",
           "read-only"),
          r"ext4-fs error|xfs \([^)]*\): [^\n]*(i/o error|corruption|shutting down|shutdown)|"
          r"btrfs[^\n]*error|(buffer |critical |metadata )?i/o error[, ][^\n]*(dev|sector)|"
-         r"nvme nvme\d+: [^\n]*(timeout|controller is down|removing after|aborting|reset failure)|"
-         r"md/raid[^\n]*(disk failure|failed)|superblock write|"
-         r"remounting filesystem read-only|blk_update_request", tier=HARD),
+         r"nvme nvme\d+: [^\n]*(timeout|controller is down|removing after|aborting|"
+         "reset failure)|critical (medium|target) error|jbd2: error|aborting journal|"
+         r"ata\d[^\n]*failed command|nvme\d+n\d+: i/o cmd[^\n]*i/o error|"
+         r"md/raid[^\n]*(disk failure|failed)|superblock write|remounting filesystem read-only|"
+         "blk_update_request", tier=HARD),
 )
+# fmt: on
 
 BYSTANDER = re.compile(
     r"^(httpd|nginx|apache|mysqld|postgres|redis|java_agent|snmpd|ntpd|xorg|gnome|firefox|chrome|"
@@ -88,7 +91,8 @@ VICTIM = re.compile(
     r"task=([^,\s]+),pid=|\b([\w.:/-]+) invoked oom-killer"
 )
 FAULTED = re.compile(
-    r"([\w.:-]+)\[\d+\]:? (?:segfault at [0-9a-f]+ ip|trap |general protection)|\bsegfault at [0-9a-f]+ ip"
+    r"([\w.:-]+)\[\d+\]:? (?:segfault at [0-9a-f]+ ip|trap |general protection)|"
+    r"\bsegfault at [0-9a-f]+ ip"
 )
 OOM_WORDS = (
     "oom-killer", "oom_reaper", "out of memory: kill", "oom-kill", "oom_kill", "memory cgroup out",
@@ -103,7 +107,8 @@ def find_oom(text: Text) -> Iterator[Finding]:
     at = min((i for i in map(text.lower.find, OOM_WORDS) if i >= 0), default=-1)
     if at < 0 or _none_counted(text.lower):
         return
-    killed, invoked = [], []
+    killed: list[str] = []
+    invoked: list[str] = []
     for match in VICTIM.finditer(text.lower):
         (invoked if match[4] else killed).append(match[1] or match[2] or match[3] or match[4])
     names = killed or invoked

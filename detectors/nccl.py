@@ -12,14 +12,14 @@ from detectors.verdict import Kind, Tier
 
 SYMPTOM, VICTIM = Tier.SYMPTOM, Tier.VICTIM
 
+# fmt: off
 RULES = (
     Rule("nccl.link_local", Kind.CONFIGURATION, SEV2,
-         ("connect to fe80", "no socket interface found",
-          "bootstrap : no socket", "duplicate gpu detected", "mismatch in rank count",
-          "rank count from procs", "failed to find reverse path",
-          "no interface found in the same subnet", "invalid config", "bootstrap: no",
-          "no usable network interface", "unable to find interface"),
-         recurs=True),
+         ("connect to fe80", "no socket interface found", "bootstrap : no socket",
+          "duplicate gpu detected", "mismatch in rank count", "rank count from procs",
+          "failed to find reverse path", "no interface found in the same subnet",
+          "invalid config", "bootstrap: no", "no usable network interface",
+          "unable to find interface"), recurs=True),
     Rule("nccl.invalid", Kind.CONFIGURATION, SEV2,
          ("nccl error", "ncclinvalidargument", "ncclinvalidusage"),
          r"nccl error[^\n]*invalid (argument|usage)|ncclinvalid(argument|usage)", recurs=True),
@@ -27,42 +27,42 @@ RULES = (
          ("message truncated", "size mismatch between", "mismatched collective",
           "different sizes across ranks"), recurs=True),
     Rule("nccl.shm", Kind.SHM, SEV2,
-         ("creating shared memory segment", "shared memory segment", "/dev/shm", "posix_fallocate",
-          "unable to allocate shared memory", "shmopen", "unable to open shared memory",
-          "insufficient shared memory", "shared memory limit", "out of shared memory"),
+         ("creating shared memory segment", "shared memory segment", "/dev/shm",
+          "posix_fallocate", "unable to allocate shared memory", "shmopen",
+          "unable to open shared memory", "insufficient shared memory", "shared memory limit",
+          "out of shared memory"),
          r"shared memory segment[^\n]*(error|size|fail)|error[^\n]*shared memory segment|"
          r"failed to extend /dev/shm|/dev/shm[^\n]*(no space|full|100%|too small|bus error)|"
-         r"no space left[^\n]*/dev/shm|posix_fallocate[^\n]*fail|"
-         r"unable to (allocate|open) shared memory|insufficient shared memory|shared memory limit|"
-         r"out of shared memory"),
+         r"no space left[^\n]*/dev/shm|posix_fallocate[^\n]*fail|unable to (allocate|"
+         "open) shared memory|insufficient shared memory|shared memory limit|"
+         "out of shared memory"),
     Rule("nccl.register", Kind.DMA, SEV1,
          ("ibv_reg_mr", "reg_mr", "allocate mr", "create mr", "register memory",
           "memory registration", "nvidia-peermem", "peermem", "nv_peer_mem", "ibv_reg_dmabuf"),
-         r"reg_(mr|dmabuf)\w*[^\n]*(fail|error|bad address|cannot|invalid)|"
-         r"(couldn't|failed to|cannot|could not) (allocate|create|register) (mr|memory region)|"
-         r"memory registration (failed|error)|"
-         r"(peermem|nv_peer_mem)[^\n]*(not loaded|failed|missing|unknown symbol|invalid argument)",
-         tier=Tier.HARDWARE),
+         r"reg_(mr|dmabuf)\w*[^\n]*(fail|error|bad address|cannot|invalid)|(couldn't|failed to|"
+         "cannot|could not) (allocate|create|register) (mr|memory region)|"
+         r"memory registration (failed|error)|(peermem|nv_peer_mem)[^\n]*(not loaded|failed|"
+         "missing|unknown symbol|invalid argument)", tier=Tier.HARDWARE),
     Rule("nccl.closed", Kind.LOST, SEV2,
          ("connection closed by remote peer", "remote process exited", "ncclremoteerror",
           "proxy call to rank", "could not receive type from", "failed to execute operation",
           "remote process exiting prematurely", "unexpected close", "peer has exited",
           "network connection closed"), blame=PEER, tier=VICTIM,
-         unless=r"cuda failure|out of memory"),
+         unless="cuda failure|out of memory"),
     Rule("nccl.connect_timeout", Kind.NETWORK, SEV3,
          ("socketpollconnect", "socketstartconnect", "connect to ", "call to connect"),
          r"(socket\w*connect|connect to|call to connect)[^\n]*(timed out|timeout|unreachable|"
-         r"exceeded|no route)", blame=UNKNOWN, tier=SYMPTOM),
-    Rule("nccl.system", Kind.NETWORK, SEV3,
-         ("unhandled system error", "ncclsystemerror"), blame=UNKNOWN, tier=VICTIM,
-         unless=r"connection closed by"),
+         "exceeded|no route)", blame=UNKNOWN, tier=SYMPTOM),
+    Rule("nccl.system", Kind.NETWORK, SEV3, ("unhandled system error", "ncclsystemerror"),
+         blame=UNKNOWN, tier=VICTIM, unless="connection closed by"),
     Rule("nccl.internal", Kind.SOFTWARE, SEV2,
          ("ncclinternalerror", "internal error - please report", "nccl error"),
          r"ncclinternalerror|internal error - please report|nccl error[^\n]*internal",
          blame=UNKNOWN, tier=Tier.SUMMARY),
     Rule("nccl.warning", Kind.SOFTWARE, SEV2, ("nccl warn",),
-         r"nccl warn (?![^\n]*async event)[^\n]*(fail|error|abort|unable|invalid|cannot)", blame=UNKNOWN,
-         tier=Tier.HINT),
+         r"nccl warn (?![^\n]*async event)[^\n]*(fail|error|abort|unable|invalid|cannot)",
+         blame=UNKNOWN, tier=Tier.HINT),
     Rule("nccl.files", Kind.CONFIGURATION, SEV2,
          ("too many open files", "[errno 24]", "items of ancdata"), recurs=True),
 )
+# fmt: on

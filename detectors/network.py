@@ -25,6 +25,7 @@ from detectors.verdict import Kind, Tier
 
 HARD, VICTIM, SYMPTOM = Tier.HARDWARE, Tier.VICTIM, Tier.SYMPTOM
 
+# fmt: off
 RULES = (
     Rule("port.gone", Kind.PORT_DOWN, SEV1,
          ("cable unplugged", "port state change to down", "no ib port", "check_hw_ib",
@@ -33,51 +34,49 @@ RULES = (
           "no active ib port", "ib_query_port"),
          r"cable unplugged|(port|link)[^\n]*(to|is|not) (down|active)\b|no ib port|check_hw_ib|"
          r"health compromised|mlx5_core[^\n]*(fatal|internal error|in error state|reset failed|"
-         r"\) timeout)|ib_query_port failed|"
-         r"\bstate: *(down|1: down)|physical state: *(disabled|polling|sleep)|state:\s+port_down|"
-         r"no active ib port", tier=HARD),
+         r"\) timeout)|ib_query_port failed|\bstate: *(down|1: down)|physical state: *(disabled|"
+         r"polling|sleep)|state:\s+port_down|no active ib port", tier=HARD),
     Rule("net.resolve", Kind.NETWORK, SEV3,
          ("name or service not known", "temporary failure in name resolution", "unknown host",
           "name resolution", "nodename nor servname", "could not resolve host", "dns srv",
-          "no address associated with hostname", "getaddrinfo failed", "enotfound",
-          "gai error"), blame=UNKNOWN, tier=SYMPTOM),
+          "no address associated with hostname", "getaddrinfo failed", "enotfound", "gai error"),
+         blame=UNKNOWN, tier=SYMPTOM),
     Rule("net.unreachable", Kind.NETWORK, SEV3,
          ("no route to host", "network is unreachable", "host is unreachable", "network is down",
           "host unreachable", "ehostunreach", "enetunreach", "errno: 113", "errno 113"),
          blame=UNKNOWN, tier=SYMPTOM),
     Rule("net.retry_exceeded", Kind.NETWORK, SEV3,
          ("transport retry count", "retry exceeded", "retry counter exceeded", "retry_exc_err",
-          "rnr retry", "completed with error. rc", "transmit timeout", "unresponsive receiver", "endpoint timeout", "unreachable remote"),
-         blame=UNKNOWN, tier=SYMPTOM),
+          "rnr retry", "completed with error. rc", "transmit timeout", "unresponsive receiver",
+          "endpoint timeout", "unreachable remote"), blame=UNKNOWN, tier=SYMPTOM),
     Rule("net.qp", Kind.NETWORK, SEV3,
          ("to rtr", "to rts", "ibv_modify_qp", "modify qp", "rdma_resolve_addr",
           "rdma_resolve_route", "rdma cm event"),
-         r"(to rt[rs]|modify[_ ]qp|rdma_resolve\w*|rdma cm event)[^\n]*"
-         r"(timed out|no route|unreachable|110|113|rejected|error|fail)",
-         blame=UNKNOWN, tier=SYMPTOM, unless=r"modify_qp[^\n]*(invalid argument|no data)"),
+         r"(to rt[rs]|modify[_ ]qp|rdma_resolve\w*|rdma cm event)[^\n]*(timed out|no route|"
+         "unreachable|110|113|rejected|error|fail)", blame=UNKNOWN, tier=SYMPTOM,
+         unless=r"modify_qp[^\n]*(invalid argument|no data)"),
     Rule("net.qp.invalid", Kind.CONFIGURATION, SEV2, ("modify_qp", "modify qp", "gid"),
-         r"modify[_ ]qp[^\n]*(invalid argument|no data available)|invalid gid|gid index \d+ "
-         r"(is )?(invalid|not)|failed to (query|get) gid", recurs=True),
+         r"modify[_ ]qp[^\n]*(invalid argument|no data available)|invalid gid|"
+         r"gid index \d+ (is )?(invalid|not)|failed to (query|get) gid", recurs=True),
     Rule("net.memlock", Kind.CONFIGURATION, SEV2,
          ("ibv_create_qp", "ibv_create_cq", "memlock", "locked memory"),
-         r"ibv_create_[qc][pq][^\n]*cannot allocate|(memlock|locked memory)[^\n]*"
-         r"(limit|low|ulimit|insufficient)", recurs=True),
+         r"ibv_create_[qc][pq][^\n]*cannot allocate|(memlock|locked memory)[^\n]*(limit|low|"
+         "ulimit|insufficient)", recurs=True),
     Rule("net.timeout", Kind.NETWORK, SEV3,
          ("connection timed out", "etimedout", "errno 110", "errno: 110", "connect timeout",
-          "connecttimeout", "read timed out", "readtimeout", "i/o timeout",
-          "socket timed out", "tls handshake timeout", "gateway time", "operation timed out",
-          "connect timed out", "connect() timed out"),
-         blame=UNKNOWN, tier=VICTIM),
+          "connecttimeout", "read timed out", "readtimeout", "i/o timeout", "socket timed out",
+          "tls handshake timeout", "gateway time", "operation timed out", "connect timed out",
+          "connect() timed out"), blame=UNKNOWN, tier=VICTIM),
     Rule("net.http", Kind.NETWORK, SEV3,
          ("max retries exceeded", "couldn't connect to", "connectionerror", "remotedisconnected",
           "protocolerror", "too many requests", "server error", "service unavailable",
           "httperror", "http error", "sslerror", "ssleoferror", "incompleteread",
           "chunkedencodingerror", "status code 5", "offlinemodeisenabled",
           "localentrynotfounderror", "commerror"),
-         r"errors\.commerror|max retries exceeded|couldn't connect to '?http|(requests|urllib3|httpx|aiohttp)[\w.]*"
-         r"(error|exception)|remotedisconnected|protocolerror|429 |too many requests|"
-         r"\b50[0234] (server|internal|bad|service|gateway)|ssl(eof)?error|incompleteread|"
-         r"chunkedencodingerror|status code 5\d\d|localentrynotfounderror",
+         r"errors\.commerror|max retries exceeded|couldn't connect to '?http|(requests|urllib3|"
+         r"httpx|aiohttp)[\w.]*(error|exception)|remotedisconnected|protocolerror|429 |"
+         r"too many requests|\b50[0234] (server|internal|bad|service|gateway)|ssl(eof)?error|"
+         r"incompleteread|chunkedencodingerror|status code 5\d\d|localentrynotfounderror",
          blame=UNKNOWN, tier=SYMPTOM,
          unless=r"\b40[134] client error|unauthorized for url|forbidden for url"),
     Rule("net.refused", Kind.REFUSED, SEV3,
@@ -95,9 +94,9 @@ RULES = (
     Rule("net.watchdog", Kind.NETWORK, SEV1, ("netdev watchdog", "transmit queue"),
          r"netdev watchdog|transmit queue \d+ timed out", tier=HARD),
     Rule("net.device_fatal", Kind.PORT_DOWN, SEV1,
-         ("device fatal", "catastrophic error", "fw fatal", "firmware fatal"),
-         tier=HARD),
+         ("device fatal", "catastrophic error", "fw fatal", "firmware fatal"), tier=HARD),
 )
+# fmt: on
 
 LINK_DOWN = re.compile(
     r"\blink is (not ready|down)|link down|link status definitely down|link becomes down|"

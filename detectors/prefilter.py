@@ -12,7 +12,9 @@ from collections.abc import Iterable
 STEMS = (
     "error", "fail", "exception", "fatal", "abort", "kill", "timeout", "timed out", "xid", "fault",
     "nvswitch", "not found", "no such", "could not", "of memory", "out_of_me", "check_",
-    "time limit",
+    "time limit", "count reported", "gpus found,", "count changed", "blocked for more", "nvme nvme",
+    "shared memory", "got 0 bytes", "double free", "does not exist", "not ready", "not mounted",
+    "device-side", "cuda init", "ib port is", "must match",
 )  # fmt: skip
 FOREIGN = ("已杀死", "getötet", "段错误", "总线错误", "没有那个", "权限不够")
 WORDS = tuple(
@@ -31,7 +33,8 @@ WORDS = tuple(
     missing mismatch unexpected unexpectedly interrupt interrupted keyboardinterrupt hang hangs hung
     stuck stall stalled dead died evicted evicting nvrm nvlink nvlinks edac remap remapped remapping
     remappings remapper throttle throttled throttling slowdown preempted preempting preemption
-    completion uninitialized unclean""".split()
+    completion smmu jbd2 dpc pciehp ceph beegfs gpfs weka mmfs gcsfs sigfpe sigill sigint munmap
+    nvcc nvrtc hangup remounting aicore neuron miopen rccl rdma""".split()  # noqa: SIM905 - a word list
 )
 ORDINARY = frozenset(
     """a accessible across adapter address after again all alloc allocate already and another any
@@ -66,17 +69,19 @@ ORDINARY = frozenset(
     detail details support install installed requires environment config double single
     point points shape shapes scale tensor layer layers model models weight weights param params
     parameter parameters are known lower object too access yet reduced broadcast ranks assigned
-    bytes doesn enough permitted usable""".split()
+    bytes doesn enough permitted usable""".split()  # noqa: SIM905 - a word list
 )
+LONG = 7  # letters of a word that is worth a look by itself
 SPACES = str.maketrans({chr(code): " " for code in range(128) if not chr(code).isalnum()})
 
 
 class Prefilter:
     """What no line may hold to be passed over; `rare` and `whole` are made from phrases."""
 
-    def __init__(self, phrases: Iterable[str]) -> None:
+    def __init__(self, alone: Iterable[str], hints: Iterable[str]) -> None:
+        """`alone` settle a rule by themselves; `hints` have a pattern beside them that decides."""
         rare, whole, foreign = set(WORDS), [], list(FOREIGN)
-        for phrase in phrases:
+        for phrase in alone:
             if _covered(phrase, rare):
                 continue
             if not phrase.isascii():
@@ -85,6 +90,10 @@ class Prefilter:
                 rare.add(max(words, key=len))
             else:
                 whole.append(phrase)
+        for phrase in hints:
+            long = [word for word in _rare_words(phrase) if len(word) >= LONG]
+            if long and not _covered(phrase, rare):
+                rare.add(max(long, key=len))
         self.rare = frozenset(rare)
         self.stems = (*STEMS, *whole)
         self.foreign = tuple(foreign)  # beyond ASCII, so of no use to most lines

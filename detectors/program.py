@@ -14,6 +14,7 @@ from detectors.verdict import Kind, Tier
 
 PROCESS, SYMPTOM, SUMMARY = Tier.PROCESS, Tier.SYMPTOM, Tier.SUMMARY
 
+# fmt: off
 RULES = (
     Rule("config.import", Kind.CONFIGURATION, SEV2,
          ("modulenotfounderror", "no module named", "cannot open shared object file",
@@ -21,21 +22,19 @@ RULES = (
           "dll load failed", "pkg_resources", "versionconflict", "version conflict",
           "incompatible version", "does not match the version torch was compiled with",
           "only supports ampere", "does not appear to have a file"),
-         r"modulenotfounderror|no module named|cannot open shared object|undefined symbol|"
-         r"version .?glibc(xx)?_|importerror: |command not found|dll load failed|"
-         r"versionconflict|incompatible version|version torch was compiled with|only supports ampere|"
-         r"does not appear to have a file",
-         recurs=True),
+         "modulenotfounderror|no module named|cannot open shared object|undefined symbol|"
+         "version .?glibc(xx)?_|importerror: |command not found|dll load failed|versionconflict|"
+         "incompatible version|version torch was compiled with|only supports ampere|"
+         "does not appear to have a file", recurs=True),
     Rule("config.file", Kind.CONFIGURATION, SEV2,
          ("filenotfounderror", "no such file or directory", "notadirectoryerror",
           "isadirectoryerror", "can't open file", "cannot open file", "does not exist",
           "file not found", "没有那个文件或目录", "fileexistserror", "repositorynotfound",
           "entrynotfounderror", "is not a local folder", "[errno 17]"),
-         r"filenotfounderror|^[^\n]*(error|cannot|can't|fatal|python3?\S*:|execve|failed)[^\n]*"
-         r"(no such file|does not exist|not found)|notadirectoryerror|isadirectoryerror|"
-         r"can.?t open file|fileexistserror|repositorynotfound|没有那个文件或目录|"
-         r"(repo|entry)\w*notfounderror|is not a local folder",
-         recurs=True),
+         r"filenotfounderror|^[^\n]*(error|cannot|can't|fatal|python3?\S*:|execve|"
+         r"failed)[^\n]*(no such file|does not exist|not found)|notadirectoryerror|"
+         "isadirectoryerror|can.?t open file|fileexistserror|repositorynotfound|没有那个文件或目录|"
+         r"(repo|entry)\w*notfounderror|is not a local folder", recurs=True),
     Rule("config.permission", Kind.CONFIGURATION, SEV2,
          ("permissionerror", "permission denied", "[errno 13]", "operation not permitted",
           "unauthorized for url", "gatedrepoerror", "401 client error", "403 client error",
@@ -51,23 +50,21 @@ RULES = (
           "unknown argument", "world size", "environment variable", "environment variables",
           "invalid literal for int", "unsupported argument", "invalid argument:",
           "is not equal to micro_batch"),
-         r"unrecognized arguments|arguments are required|invalid choice:|expected one argument|"
-         r"no such option|misconfigurationexception|config(attribute|key|value|type)error|"
+         "unrecognized arguments|arguments are required|invalid choice:|expected one argument|"
+         "no such option|misconfigurationexception|config(attribute|key|value|type)error|"
          r"missingconfigexception|validation ?errors? for|validationerror|hydra\.errors|"
          r"omegaconf\.errors|yaml\.(scanner|parser)|jsondecodeerror|tomldecodeerror|"
-         r"invalid configuration|config(uration)? ?error|(is not|must be|not evenly) divisible|"
-         r"error: [^\n]*(invalid value|missing required|unknown (option|argument))|"
-         r"(error|exception)[^\n]*world.?size[^\n]*(but|not|must|!=|greater|less|mismatch)|"
-         r"(error|exception)[^\n]*environment variable|micro_batch",
-         recurs=True),
-    Rule("python.bug", Kind.USER_BUG, SEV2,
-         ("error", "exception", "stopiteration"),
+         "invalid configuration|config(uration)? ?error|(is not|must be|not evenly) divisible|"
+         r"error: [^\n]*(invalid value|missing required|unknown (option|argument))|(error|"
+         r"exception)[^\n]*world.?size[^\n]*(but|not|must|!=|greater|less|mismatch)|(error|"
+         r"exception)[^\n]*environment variable|micro_batch", recurs=True),
+    Rule("python.bug", Kind.USER_BUG, SEV2, ("error", "exception", "stopiteration"),
          r"(?m)^[^\n]{0,120}?(?<![\w.])((syntax|indentation|tab|name|type|attribute|key|index|"
-         r"value|zerodivision|assertion|unboundlocal|recursion|notimplemented|lookup|"
-         r"unicodedecode|unicodeencode|overflow|floatingpoint|arithmetic|reference|buffer)error|"
+         "value|zerodivision|assertion|unboundlocal|recursion|notimplemented|lookup|"
+         "unicodedecode|unicodeencode|overflow|floatingpoint|arithmetic|reference|buffer)error|"
          r"stopiteration)\b *(:|$)", tier=Tier.TIMEOUT, recurs=True),
-    Rule("python.assert", Kind.USER_BUG, SEV2, ("assert ",), r"(?m)^ +assert [\w(]", tier=SYMPTOM,
-         recurs=True),
+    Rule("python.assert", Kind.USER_BUG, SEV2, ("assert ",),
+         r"(?m)^ +assert [\w(]", tier=SYMPTOM, recurs=True),
     Rule("torch.bug", Kind.USER_BUG, SEV2,
          ("shapes cannot be multiplied", "size mismatch", "expected all tensors",
           "expected scalar type", "the size of tensor a", "does not require grad",
@@ -75,70 +72,76 @@ RULES = (
           "error(s) in loading state_dict", "missing key(s) in state_dict",
           "unexpected key(s) in state_dict", "sizes of tensors must match", "must match the size",
           "invalid for input of size", "input type", "mat1 and mat2", "expected input",
-          "expected tensor", "dimension out of range", "index out of range",
-          "shape mismatch", "not implemented for", "leaf variable", "stack expects each tensor",
+          "expected tensor", "dimension out of range", "index out of range", "shape mismatch",
+          "not implemented for", "leaf variable", "stack expects each tensor",
           "view size is not compatible", "torch._dynamo", "graph break", "same dtype",
-          "should be the same", "unsupported operand", "takes no arguments",
-          "unexpected keyword argument", "given groups=", "appears not to match", "ddp expects same",
-          "expected a non-empty", "expected a proper", "to have the same"),
-         r"shapes cannot be multiplied|size mismatch for|expected all tensors|expected scalar type|"
-         r"the size of tensor a|does not require grad|graph a second time|inplace operation|"
-         r"loading state_dict|key\(s\) in state_dict|sizes of tensors must match|"
-         r"must match the size|invalid for input of size|mat1 and mat2|dimension out of range|"
-         r"index out of range|shape mismatch|\" ?not implemented for|leaf variable|"
-         r"stack expects each|view size is not|same dtype|should be the same|given groups=|"
-         r"appears not to match|ddp expects same|expected a (non-empty|proper)|input type \(|unexpected keyword argument|expected (input|tensor)[^\n]*(but|to have)",
-         recurs=True),
+          "should be the same", "missing key in checkpoint", "takes no arguments",
+          "unexpected keyword argument", "given groups=", "appears not to match",
+          "ddp expects same", "expected a non-empty", "expected a proper", "to have the same"),
+         "shapes cannot be multiplied|size mismatch for|expected all tensors|"
+         "expected scalar type|the size of tensor a|does not require grad|graph a second time|"
+         r"inplace operation|loading state_dict|key\(s\) in state_dict|"
+         "sizes of tensors must match|must match the size|invalid for input of size|"
+         "mat1 and mat2|dimension out of range|index out of range|shape mismatch|"
+         r'\" ?not implemented for|leaf variable|stack expects each|view size is not|same dtype|'
+         "should be the same|given groups=|appears not to match|ddp expects same|"
+         r"expected a (non-empty|proper)|missing key in checkpoint|input type \(|"
+         r"unexpected keyword argument|expected (input|tensor)[^\n]*(but|to have)", recurs=True),
     Rule("memory.host", Kind.HOST_OOM, SEV2,
          ("memoryerror", "cannot allocate memory", "can't allocate memory", "[errno 12]",
-          "std::bad_alloc", "defaultcpuallocator", "fork: cannot allocate",
-          "arraymemoryerror", "out of host memory", "not enough memory: you tried"),
+          "std::bad_alloc", "defaultcpuallocator", "fork: cannot allocate", "arraymemoryerror",
+          "out of host memory", "not enough memory: you tried"),
          r"(?<!cuda)(?<!cuda out of )memoryerror|can(no|')t allocate memory|\[errno 12\]|"
-         r"std::bad_alloc|defaultcpuallocator|out of host memory|not enough memory: you tried",
-         recurs=True, unless=r"ibv_|/torch_|shared memory|hugepage"),
+         "std::bad_alloc|defaultcpuallocator|out of host memory|not enough memory: you tried",
+         recurs=True, unless="ibv_|/torch_|shared memory|hugepage"),
     Rule("memory.shared", Kind.SHM, SEV2,
          ("insufficient shared memory", "out of shared memory", "unable to mmap",
           "unable to write to file </torch", "unexpected bus error encountered", "sigbus",
           "bus error", "shared memory object", "exitcode: -7", "exit code 135", "signal 7",
           "unable to open shared memory object", "总线错误"),
-         r"insufficient shared memory|out of shared memory|unable to mmap \d+|write to file </torch|"
-         r"(?<!pcie )bus error|\bsigbus\b|shared memory object|exitcode *: -7\b|exit code 135\b|"
-         r"signal 7\b|总线错误", unless=r"mce|hardware memory corruption|pci bus error"),
+         r"insufficient shared memory|out of shared memory|unable to mmap \d+|"
+         r"write to file </torch|(?<!pcie )bus error|\bsigbus\b|shared memory object|"
+         r"exitcode *: -7\b|exit code 135\b|signal 7\b|总线错误",
+         unless="mce|hardware memory corruption|pci bus error"),
     Rule("loader.worker", Kind.EXITED, SEV2,
          ("dataloader worker", "encountered in worker", "worker process", "process pool"),
          r"dataloader worker[^\n]*(killed by signal|exited unexpectedly)|"
          r"unexpected \w+ ?\w* encountered in worker|brokenprocesspool|"
-         r"process pool was terminated abruptly", tier=PROCESS,
-         unless=r"bus error|killed by signal: killed|out of shared memory"),
+         "process pool was terminated abruptly", tier=PROCESS,
+         unless="bus error|killed by signal: killed|out of shared memory"),
     Rule("loader.killed", Kind.HOST_OOM, SEV2, ("dataloader worker",),
          r"dataloader worker[^\n]*killed by signal: killed"),
     Rule("compile.other", Kind.SOFTWARE, SEV2,
          ("triton", "inductorerror", "backendcompilerfailed", "ptxas", "nvcc", "ninja",
           "compilationerror", "nvrtc", "outofresources", "loweringexception",
           "error building extension", "subprocess-exited-with-error"),
-         r"triton[\w.]*(error|exception)|inductorerror|backendcompilerfailed|ptxas[^\n]*"
-         r"(error|fatal)|compilationerror|nvrtc[^\n]*error|outofresources|loweringexception|"
-         r"error building extension|subprocess-exited-with-error|nvcc fatal",
+         r"triton[\w.]*(error|exception)|inductorerror|backendcompilerfailed|ptxas[^\n]*(error|"
+         r"fatal)|compilationerror|nvrtc[^\n]*error|outofresources|loweringexception|"
+         "error building extension|subprocess-exited-with-error|nvcc fatal",
          tier=SYMPTOM, recurs=True),
     Rule("program.crash", Kind.EXITED, SEV2,
          ("segmentation fault", "sigsegv", "double free", "corrupted", "free(): invalid",
-          "malloc(): ", "munmap_chunk", "stack smashing", "core dumped", "illegal instruction",
-          "fatal python error", "sigabrt", "sigfpe", "sigill", "floating point exception",
-          "segfault", "段错误", "speicherzugriffsfehler", "access violation", "pure virtual method",
+          "malloc(): ", "munmap_chunk", "stack smashing", "illegal instruction",
+          "fatal python error", "sigfpe", "sigill", "floating point exception", "segfault",
+          "段错误", "speicherzugriffsfehler", "access violation", "pure virtual method",
           "stack overflow"),
-         r"segmentation fault|sigsegv|double free|corrupted (size|double|unsorted|top)|"
-         r"free\(\): invalid|malloc\(\): |munmap_chunk|stack smashing|core dumped|"
-         r"illegal instruction|fatal python error|sig(abrt|fpe|ill)\b|floating point exception|"
+         "segmentation fault|sigsegv|double free|corrupted (size|double|unsorted|top)|"
+         r"free\(\): invalid|malloc\(\): |munmap_chunk|stack smashing|illegal instruction|"
+         r"fatal python error: (?!abort)|sig(fpe|ill)\b|floating point exception|"
          r"\bsegfault(?! at)\b|段错误|speicherzugriffsfehler|access violation|pure virtual|"
-         r"stack overflow", tier=SYMPTOM,
-         unless=r"potential root causes|possible (root )?causes"),
+         "stack overflow", tier=SYMPTOM, unless="potential root causes|possible (root )?causes"),
+    Rule("program.aborted", Kind.EXITED, SEV2,
+         ("aborted", "core dumped", "sigabrt", "hangup", "systemexit", "terminated"),
+         r"\baborted\b|core dumped|sigabrt|(?m:^hangup$)|systemexit: [1-9]|(?m:^terminated$)|"
+         r"line \d+: +\d+ terminated", tier=Tier.HINT),
     Rule("program.uncaught", Kind.EXITED, SEV2, ("terminate called",), tier=Tier.SUMMARY),
     Rule("program.threads", Kind.CONFIGURATION, SEV2,
          ("can't start new thread", "resource temporarily unavailable", "fork: retry",
           "cannot fork", "blockingioerror"),
-         r"can't start new thread|fork: retry|cannot fork|blockingioerror|"
-         r"(fork|thread|openblas)[^\n]*resource temporarily unavailable", recurs=True),
+         "can't start new thread|fork: retry|cannot fork|blockingioerror|(fork|thread|"
+         r"openblas)[^\n]*resource temporarily unavailable", recurs=True),
 )
+# fmt: on
 
 LAST_LINE = re.compile(
     r"(?m)^[^\n]{0,60}?(?<![\w.])((?:[a-z_]\w*\.)*(?!childfailed|calledprocess|processexited|processraised|signalexc)"

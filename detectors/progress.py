@@ -12,15 +12,15 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-WORK = re.compile(
-    r"worknccl\(seqnum=(\d+), optype=(\w+)(?:, numelin=(\d+))?", re.IGNORECASE
-)
+WORK = re.compile(r"worknccl\(seqnum=(\d+), optype=(\w+)(?:, numelin=(\d+))?", re.IGNORECASE)
 GROUP = re.compile(r"\[pg(?: id)? (\d+)[^\]]*?rank \d+\]", re.IGNORECASE)
 ENQUEUED = re.compile(
     r"last enqueued (?:nccl )?work: (-?\d+)(?:[^\n]*?last completed (?:nccl )?work: (-?\d+))?",
     re.IGNORECASE,
 )
-FRAME = re.compile(r"(?m)^\s*(?:File \"|\S+ \([^()\n]*\.(?:py|cpp|cc|so)\S*:\d+\)|#\d+ |frame #\d+)")
+FRAME = re.compile(
+    r"(?m)^\s*(?:File \"|\S+ \([^()\n]*\.(?:py|cpp|cc|so)\S*:\d+\)|#\d+ |frame #\d+)"
+)
 COLLECTIVE = re.compile(
     r"all_?reduce|all_?gather|reduce_?scatter|broadcast|barrier|all_?to_?all|\b(?:batch_)?i?recv|"
     r"nccl|gloo|_wait\b|synchronize", re.IGNORECASE

@@ -26,99 +26,104 @@ from detectors.verdict import Kind, Tier
 
 DECISIVE, HARD, SUMMARY, VICTIM = Tier.DECISIVE, Tier.HARDWARE, Tier.SUMMARY, Tier.VICTIM
 
+# fmt: off
 RULES = (
     Rule("slurm.time_limit", Kind.TIME_LIMIT, NONE,
-         ("due to time limit", "exceeded job time limit", "term_runlimit", "walltime", "timelimit",
-          " timeout ", "due to deadline", "time limit exhausted", "reached time limit"),
+         ("due to time limit", "exceeded job time limit", "term_runlimit", "walltime",
+          "timelimit", " timeout ", "jobstate=timeout", "longer than the specified deadline",
+          "due to deadline", "time limit exhausted", "reached time limit"),
          r"due to time limit|exceeded (job )?time limit|term_runlimit|walltime[^\n]*exceeded|"
-         r"\btimeout +(\d+-)?\d\d:\d\d:\d\d|\btimeout +0:\d|due to deadline|"
-         r"time ?limit (reached|exhausted|exceeded)|reached time limit", tier=DECISIVE),
+         r"jobstate=timeout|specified deadline|\btimeout +(\d+-)?\d\d:\d\d:\d\d|\btimeout +0:\d|"
+         "due to deadline|time ?limit (reached|exhausted|exceeded)|reached time limit",
+         tier=DECISIVE),
     Rule("slurm.preempted", Kind.PREEMPTION, NONE,
          ("due to preemption", "preempted", "preempting", "spot instance interruption",
           "spot interruption"),
          r"due to preemption|job\w*[^\n]{0,40}\bpreempted|state=preempted|\bpreempted +(\d|job)|"
-         r"preempting job|spot (instance )?interruption", tier=DECISIVE, unless=r"submitit[^\n]*sigusr|either the leader"),
+         "preempting job|spot (instance )?interruption", tier=DECISIVE,
+         unless=r"submitit[^\n]*sigusr|either the leader"),
     Rule("slurm.requeue_limit", Kind.TIME_LIMIT, NONE, ("sigusr", "auto-requeue", "requeing job"),
-         r"(caught signal|received|got) (signal )?sigusr[12]|handling auto-requeue|requeing job",
-         tier=DECISIVE,
-         unless=r"due to preemption"),
+         "(caught signal|received|got) (signal )?sigusr[12]|handling auto-requeue|requeing job",
+         tier=DECISIVE, unless="due to preemption"),
     Rule("slurm.cancelled", Kind.CANCELLED, NONE,
-         ("cancelled", "due to job requeue", "force terminated job", "interrupt (one more"),
+         ("cancelled", "jobstate=cancelled", "due to job requeue", "force terminated job",
+          "interrupt (one more"),
          r"\*\*\* job \d+[^\n]* cancelled at (?![^\n]*due to (node|time|preempt))|"
-         r"cancelled by \d+|due to job requeue|srun: interrupt|signal 9 to jobid|"
-         r"cancelled\+ ", tier=DECISIVE, unless=r"due to node failure|node_fail"),
+         r"jobstate=cancelled|cancelled by \d+|due to job requeue|srun: interrupt|"
+         r"signal 9 to jobid|cancelled\+ ", tier=DECISIVE, unless="due to node failure|node_fail"),
     Rule("slurm.step_cancelled", Kind.CANCELLED, NONE, ("cancelled at",),
          r"\*\*\* step [\d.]+ on \S+ cancelled at [\dt:-]+ \*\*\*", tier=SUMMARY,
          unless=r"job step aborted|exited with exit code|due to|error:(?!.*\*\*\*)"),
     Rule("slurm.task_failure", Kind.EXITED, SEV2, ("due to task failure",), tier=SUMMARY),
-    Rule("kubernetes.evicted", Kind.STORAGE, SEV2, ("low on resource: ephemeral",
-         "low on resource: disk", "ephemeral local storage usage exceeds"), tier=HARD, recurs=True),
+    Rule("kubernetes.evicted", Kind.STORAGE, SEV2,
+         ("low on resource: ephemeral", "low on resource: disk",
+          "ephemeral local storage usage exceeds"), tier=HARD, recurs=True),
     Rule("kubernetes.memory", Kind.HOST_OOM, SEV2, ("low on resource: memory",), tier=HARD),
-    Rule("kubernetes.node", Kind.LOST, SEV1, ("nodenotready", "nodelost", "node is not ready",
-         "host ec2", "instance terminated", "kubelet stopped posting"), blame=PEER, tier=DECISIVE),
+    Rule("kubernetes.node", Kind.LOST, SEV1,
+         ("nodenotready", "nodelost", "node is not ready", "host ec2", "instance terminated",
+          "kubelet stopped posting"), blame=PEER, tier=DECISIVE),
     Rule("slurm.step_aborted", Kind.EXITED, SEV2,
-         ("job step aborted", "timed out waiting for job step"), blame=UNKNOWN,
-         tier=Tier.HINT),
+         ("job step aborted", "timed out waiting for job step"), blame=UNKNOWN, tier=Tier.HINT),
     Rule("slurm.node_fail.job", Kind.LOST, SEV1, ("node_fail",), tier=DECISIVE),
     Rule("slurm.node_fail", Kind.LOST, SEV1,
-         ("node failure on", "due to node failure", "on failed node", "not responding, setting down",
-          "are still not ready", "setting down", "unexpectedly rebooted", "not responding",
-          "missing from batch node", "lost communication", "resumetimeout",
-          "wrong with the boot", "node_down", "powered down unexpectedly", "down*"),
-         r"node failure on|due to node failure|on failed node|setting down|still not ready|"
-         r"unexpectedly rebooted|nodes? \S+ not responding|missing from batch node|"
-         r"lost communication with|resumetimeout|boot of the nodes|reason=not responding|"
-         r"state=down\S*not_responding|\bdown\*|not responding *(root|slurm)",
-         blame=PEER, tier=DECISIVE, unless=r"nfs: server|node_fail\b"),
+         ("node failure on", "due to node failure", "due to failure of node", "on failed node",
+          "not responding, setting down", "are still not ready", "setting down",
+          "unexpectedly rebooted", "not responding", "missing from batch node",
+          "lost communication", "resumetimeout", "wrong with the boot", "node_down",
+          "powered down unexpectedly", "down*"),
+         "node failure on|due to (node failure|failure of node)|on failed node|setting down|"
+         r"still not ready|unexpectedly rebooted|nodes? \S+ not responding|"
+         "missing from batch node|lost communication with|resumetimeout|boot of the nodes|"
+         r"reason=not responding|state=down\S*not_responding|\bdown\*|not responding *(root|"
+         "slurm)", blame=PEER, tier=DECISIVE, unless=r"nfs: server|node_fail\b"),
     Rule("slurm.kill_failed", Kind.HANG, SEV1,
          ("kill task failed", "not ending with signals", "unkillable", "killtaskfailed"),
          tier=HARD),
     Rule("slurm.oom", Kind.HOST_OOM, SEV2,
          ("oom-kill event", "oom_kill event", "out_of_me", "out of memory handler",
           "out-of-memory handler", "exceeded memory limit", "exceeded job memory limit",
-          "step memory limit", "oom killed", "oom killer", "node running low on memory", "oomkilled", "term_memlimit",
-          "task 0: out of memory", "tasks: out of memory", ": out of memory"),
-         r"oom[-_]kill event|\bout_of_me\w*|out[- ]of[- ]memory handler|exceeded (job |step )?memory|"
-         r"oom ?kill(ed|er)|node running low on memory|term_memlimit|srun: error: [^\n]*out of memory",
-         tier=HARD, unless=r"cuda out of memory|potential root causes|detected 0 oom"),
+          "step memory limit", "oom killed", "oom killer", "node running low on memory",
+          "oomkilled", "term_memlimit", "task 0: out of memory", "tasks: out of memory",
+          ": out of memory"),
+         r"oom[-_]kill event|\bout_of_me\w*|out[- ]of[- ]memory handler|exceeded (job |"
+         "step )?memory|oom ?kill(ed|er)|node running low on memory|term_memlimit|"
+         r"srun: error: [^\n]*out of memory", tier=HARD,
+         unless="cuda out of memory|potential root causes|detected 0 oom"),
     Rule("slurm.credential", Kind.CONFIGURATION, SEV1,
          ("credential expired", "job credential", "munge", "protocol authentication",
           "replayed credential", "rewound credential", "invalid credential"),
-         r"credential (expired|revoked|replayed|invalid)|(invalid|expired|rewound|replayed) "
-         r"(job )?credential|munge[^\n]*(fail|error|cannot|not running|invalid)|"
-         r"protocol authentication error|clock skew", tier=HARD),
-    Rule("slurm.prolog", Kind.SOFTWARE, SEV1,
-         ("prolog", "epilog"),
-         r"(prolog|epilog)[^\n]*(fail|error|status|timed out|hung|exit code [1-9])", tier=HARD),
+         "credential (expired|revoked|replayed|invalid)|(invalid|expired|rewound|"
+         r"replayed) (job )?credential|munge[^\n]*(fail|error|cannot|not running|invalid)|"
+         "protocol authentication error|clock skew", tier=HARD),
+    Rule("slurm.prolog", Kind.SOFTWARE, SEV1, ("prolog", "epilog", "batch job complete failure"),
+         r"batch job complete failure|(prolog|epilog)[^\n]*(fail|error|status|timed out|hung|"
+         "exit code [1-9])", tier=HARD),
     Rule("slurm.registration", Kind.CONFIGURATION, SEV1,
          ("low realmemory", "low real_memory", "low socket", "low cpu", "low tmpdisk",
           "low tmp disk", "node configuration differs", "different slurm.conf"), tier=HARD),
     Rule("slurm.health", Kind.SOFTWARE, SEV1,
          ("health check failed", "healthcheck failed", "nhc:", "health_check"),
-         r"health ?check failed|nhc: [^\n]*(fail|error)|health_check[^\n]*fail",
-         tier=Tier.SUMMARY),
+         r"health ?check failed|nhc: [^\n]*(fail|error)|health_check[^\n]*fail", tier=Tier.SUMMARY),
     Rule("slurm.request", Kind.CONFIGURATION, SEV2,
          ("requested node configuration", "invalid account", "invalid partition", "invalid qos",
-          "unable to allocate resources", "batch job submission failed", "more processors requested",
-          "execve()", "couldn't chdir", "invalid --", "memory specification can not",
-          "invalid generic resource", "job violates", "invalid user id",
-          "requested partition configuration", "unable to create step"),
-         r"requested (node|partition) configuration|invalid (account|partition|qos|generic|user)|"
-         r"unable to allocate resources: (?!.*(contact|timed out|connect))|"
-         r"submission failed: (?!.*(contact|timed out|connect))|more processors|"
-         r"execve\(\)|couldn't chdir|memory specification|job violates|unable to create step",
-         recurs=True),
+          "unable to allocate resources", "batch job submission failed",
+          "more processors requested", "execve()", "couldn't chdir", "invalid --",
+          "memory specification can not", "invalid generic resource", "job violates",
+          "invalid user id", "requested partition configuration", "unable to create step"),
+         "requested (node|partition) configuration|invalid (account|partition|qos|generic|user)|"
+         "unable to allocate resources: (?!.*(contact|timed out|connect))|"
+         r"submission failed: (?!.*(contact|timed out|connect))|more processors|execve\(\)|"
+         "couldn't chdir|memory specification|job violates|unable to create step", recurs=True),
     Rule("slurm.controller", Kind.NETWORK, SEV3,
          ("unable to contact slurm controller", "socket timed out on send/recv",
           "zero bytes were transmitted", "unable to establish controller",
           "could not establish a configuration source", "slurm backup controller",
           "communication connection failure", "slurm_receive_msg", "slurm_send",
           "unable to contact", "slurmdbd", "transport endpoint"),
-         r"contact slurm|on send/recv|zero bytes were|establish (controller|a configuration)|"
-         r"backup controller in standby|communication connection failure|"
-         r"slurm_(receive|send)\w*[^\n]*(error|timed out|fail|zero)|"
-         r"slurmdbd[^\n]*(refused|timed out|unable|fail|not responding)",
-         blame=UNKNOWN, tier=Tier.SYMPTOM),
+         "contact slurm|on send/recv|zero bytes were|establish (controller|a configuration)|"
+         "backup controller in standby|communication connection failure|slurm_(receive|"
+         r"send)\w*[^\n]*(error|timed out|fail|zero)|slurmdbd[^\n]*(refused|timed out|unable|"
+         "fail|not responding)", blame=UNKNOWN, tier=Tier.SYMPTOM),
     Rule("slurm.task_aborted", Kind.EXITED, SEV2,
          ("aborted (core", ": aborted", ": segmentation fault", ": killed", ": bus error"),
          r"srun: error: [^\n]*tasks? [\d,-]+: (aborted|segmentation|illegal|floating)",
@@ -128,13 +133,14 @@ RULES = (
     Rule("slurm.task_terminated", Kind.NON_FAILURE, NONE, (": terminated",),
          r"srun: error: [^\n]*tasks? [\d,-]+: terminated", blame=PEER, tier=Tier.HINT),
     Rule("slurm.task_exit", Kind.EXITED, SEV2, (": exited with exit code",), tier=Tier.HINT),
-    Rule("slurm.wtermsig", Kind.EXITED, SEV2, ("wtermsig", "wexitstatus"),
-         r"wtermsig \d|wexitstatus [1-9]", blame=UNKNOWN, tier=SUMMARY),
-    Rule("slurm.script_gone", Kind.CONFIGURATION, SEV1, ("slurm_script: no such file",
-         "container_p_join", "container_g_join"), tier=HARD),
+    Rule("slurm.wtermsig", Kind.EXITED, SEV2, ("wtermsig", "wexitstatus", "jobstate=failed"),
+         r"wtermsig \d|wexitstatus [1-9]|jobstate=failed", blame=UNKNOWN, tier=SUMMARY),
+    Rule("slurm.script_gone", Kind.CONFIGURATION, SEV1,
+         ("slurm_script: no such file", "container_p_join", "container_g_join"), tier=HARD),
     Rule("slurm.sacct_failed", Kind.EXITED, SEV2, ("failed ",),
          r"\bfailed +(\d+-)?\d\d:\d\d:\d\d +\d+:\d+", tier=SUMMARY),
 )
+# fmt: on
 
 SEGFAULT = re.compile(r"srun: error: (\S+): tasks? ([\d,-]+): segmentation fault")
 
@@ -145,6 +151,3 @@ def find_common_segfault(text: Text) -> Iterator[Finding]:
     if len({match[1] for match in matches}) >= 2:
         yield finding(text, matches[0].start(), Tier.PROCESS, "slurm.common_segfault",
                       Kind.USER_BUG, SEV2, SELF, recurs=True)  # fmt: skip
-
-
-__all__ = ["RULES", "SEV3", "VICTIM", "find_common_segfault"]

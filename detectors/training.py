@@ -8,32 +8,33 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from detectors.rules import PEER, SELF, SEV1, SEV2, UNKNOWN, Finding, Rule, Text, finding
+from detectors.rules import PEER, SEV1, SEV2, UNKNOWN, Finding, Rule, Text, finding
 from detectors.verdict import Kind, Tier
 
+# fmt: off
 RULES = (
     Rule("nan.raised", Kind.NAN, SEV2,
          ("found nan", "loss is nan", "loss is infinite", "returned nan values", "nan in",
-          "found inf", "nan detected", "nan loss", "unexpected result nan", "unexpected result inf",
-          "loss became nan", "non-finite", "nonfinite", "loss scale already at minimum",
-          "minimum loss scale reached", "loss is probably exploding", "loss diverged",
-          "nan or inf", "nan/inf", "nan gradient", "nan values", "contains nan", "contain nan",
-          "contains invalid values", "nan encountered", "is nan", "is not finite", "spiky loss",
-          "spike detected", "loss spike"),
+          "found inf", "nan detected", "nan loss", "unexpected result nan",
+          "unexpected result inf", "loss became nan", "non-finite", "nonfinite",
+          "loss scale already at minimum", "minimum loss scale reached",
+          "loss is probably exploding", "loss diverged", "nan or inf", "nan/inf", "nan gradient",
+          "nan values", "contains nan", "contain nan", "contains invalid values",
+          "nan encountered", "is nan", "is not finite", "spiky loss", "spike detected",
+          "loss spike"),
          r"found nan|loss is (nan|infinite)|returned nan values|\bnan in |found inf|"
-         r"nan (detected|loss|gradient|values|encountered|or inf)|unexpected result (nan|inf)|"
-         r"(became|contains?|is) nan|non-?finite|scale already at minimum|minimum loss scale|"
-         r"probably exploding|loss diverged|nan/inf|is not finite|spike detected|loss spike|"
-         r"spiky loss|tensor\(nan|constraint real\(\)",
-         tier=Tier.DECISIVE,
-         unless=r"overflow[^\n]*skipping step|check_?nan|nan_to_num|no nan|nan iterations: +0 "
-                r"(?!.*found nan)"),
-    Rule("straggler.named", Kind.STRAGGLER, SEV1,
-         ("straggler",),
-         r"straggler[^\n]*(detected|rank|node|gpu|warning|affected)|detected straggler|"
-         r"(rank|node|gpu)[^\n]*(is|are) (a )?straggler", blame=PEER, tier=Tier.TIMEOUT,
-         unless=r"no stragglers?|straggler detection (is )?(enabled|disabled|on|off|initialized)"),
+         "nan (detected|loss|gradient|values|encountered|or inf)|unexpected result (nan|inf)|"
+         "(became|contains?|is) nan|non-?finite|scale already at minimum|minimum loss scale|"
+         "probably exploding|loss diverged|nan/inf|is not finite|spike detected|loss spike|"
+         r"spiky loss|tensor\(nan|constraint real\(\)", tier=Tier.DECISIVE,
+         unless=r"overflow[^\n]*skipping step|check_?nan|nan_to_num|no nan|"
+                "nan iterations: +0 (?!.*found nan)"),
+    Rule("straggler.named", Kind.STRAGGLER, SEV1, ("straggler",),
+         r"straggler[^\n]*(detected|rank|node|gpu|warning|affected)|detected straggler|(rank|"
+         r"node|gpu)[^\n]*(is|are) (a )?straggler", blame=PEER, tier=Tier.TIMEOUT,
+         unless="no stragglers?|straggler detection (is )?(enabled|disabled|on|off|initialized)"),
 )
+# fmt: on
 
 NAN_VALUE = re.compile(
     r"(?:loss|grad[_ ]?norm|perplexity|ppl)[\w/ ]{0,20}['\"]?(?:\s*[:=|]\s*| )"
@@ -62,6 +63,3 @@ def find_spike(text: Text) -> Iterator[Finding]:
     best = min(losses[:-2])
     if best > 0 and min(losses[-2:]) > JUMP * best:
         yield finding(text, 0, Tier.TIMEOUT, "loss.spike", Kind.NAN, SEV2, UNKNOWN)
-
-
-__all__ = ["RULES", "SELF", "find_nan_value", "find_spike"]

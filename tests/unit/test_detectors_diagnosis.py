@@ -38,7 +38,10 @@ def entry(group: int, number: int) -> str:
 
 def test_the_rank_that_raised_is_the_root_of_those_that_lost_it() -> None:
     root = diagnose(
-        [*(Report(rank, "n1", CLOSED, 10.0) for rank in (0, 1, 3)), Report(2, "n1", EXCEPTION, 10.1)]
+        [
+            *(Report(rank, "n1", CLOSED, 10.0) for rank in (0, 1, 3)),
+            Report(2, "n1", EXCEPTION, 10.1),
+        ]
     )
     assert (root.root_rank, root.kind) == (2, Kind.USER_BUG)
     assert "rank 2" in root.reason
@@ -126,7 +129,9 @@ def test_a_rank_elsewhere_while_the_rest_wait_is_the_root() -> None:
 
 
 def test_flight_recorders_show_who_is_behind_and_who_is_in_no_collective() -> None:
-    behind = [Report(r, "n1", recorder(entry(r // 4, 90 if r in (5, 9) else 99))) for r in range(12)]
+    behind = [
+        Report(r, "n1", recorder(entry(r // 4, 90 if r in (5, 9) else 99))) for r in range(12)
+    ]
     assert diagnose(behind).root_rank == [5, 9]
     idle = [Report(r, "n1", recorder(entry(r // 4, 99))) for r in range(12) if r != 6]
     assert diagnose([*idle, Report(6, "n1", recorder("", entries=0))]).root_rank == 6

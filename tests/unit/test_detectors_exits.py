@@ -38,7 +38,9 @@ def test_last_words_that_say_more_than_died_weigh_more_than_the_signal() -> None
 
 
 def test_a_sigkill_with_the_kernels_word_beside_it_is_memory() -> None:
-    verdict = classify_exit(None, 9, "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=1.0")
+    verdict = classify_exit(
+        None, 9, "slurmstepd: error: Detected 1 oom-kill event(s) in StepId=1.0"
+    )
     assert verdict.kind is Kind.HOST_OOM
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from detectors import Kind, classify
-from detectors.xid import CATALOGUE, SEVERITY, Origin
+from detectors.xid import CATALOGUE, ROWS, SEVERITY, Origin
 from unicrond.model.incident import Severity
 
 
@@ -73,3 +73,7 @@ def test_a_code_that_nobody_documented_is_a_driver_error_of_unknown_blame() -> N
 )
 def test_old_and_new_ways_of_printing_a_code_are_read(text: str) -> None:
     assert classify("dmesg/kern.log", text).rule == "xid.79"
+
+
+def test_no_code_stands_in_the_catalogue_twice() -> None:
+    assert len(ROWS) == len(CATALOGUE)

@@ -21,9 +21,7 @@ from detectors.diagnosis import Report
 from detectors.diagnosis import diagnose as root_of
 from unicrond.errors import BadInput
 
-File = Annotated[
-    Path | None, typer.Argument(help="JSON lines; standard input if left out or -")
-]
+File = Annotated[Path | None, typer.Argument(help="JSON lines; standard input if left out or -")]
 Row = dict[str, object]
 MOST_SECONDS = 1e15
 
@@ -35,9 +33,7 @@ def classify(file: File = None) -> None:
     blame, recurs, rule, evidence.
     """
     for number, row in _rows(file):
-        verdict = verdict_of(
-            _string(row, "source_kind", number), _string(row, "text", number)
-        )
+        verdict = verdict_of(_string(row, "source_kind", number), _string(row, "text", number))
         _write(
             {
                 "id": _identity(row, number),

@@ -47,9 +47,11 @@ def options(
         context.obj = settings_for(config)
 
 
-for command in (
-    status, lists.runs, lists.incidents, why, mode, lists.nodes, lists.allocations, classify, diagnose,
-):  # fmt: skip
+COMMANDS = (
+    status, lists.runs, lists.incidents, why, mode, lists.nodes, lists.allocations, classify,
+    diagnose,
+)  # fmt: skip
+for command in COMMANDS:
     app.command()(command)
 app.add_typer(database.app, name="db")
 
