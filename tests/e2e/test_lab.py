@@ -302,7 +302,7 @@ def test_a_wrong_command_line_ends_with_2_and_a_sentence(lab: Lab) -> None:
     for arguments, sentence in [
         (("status", "--name", "nowhere"), "lab nowhere is not up"),
         (("up", "--name", "Bad Name"), "use a-z"),
-        (("up", "--name", "e2e-x", "--nodes", "0"), "nodes is 0: choose a number from 1"),
+        (("up", "--name", "e2e-none", "--nodes", "0"), "nodes is 0: choose a number from 1"),
         (("exec", "--name", lab.name, "--user", "eve", "--", "id"), "user 'eve' is not in the lab"),
         (("fault", "cut-link", "--name", lab.name), "which node"),
     ]:
