@@ -1,3 +1,5 @@
+"""When an agent has to stop its ranks: lease, authority, and their reasons."""
+
 from __future__ import annotations
 
 from unicrond.agent.lease import (

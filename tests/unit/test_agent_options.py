@@ -1,3 +1,5 @@
+"""The wrapper's options: defaults, limits, and words that say what to write instead."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Output of ranks: a file for each, and a copy that drops rather than stalls."""
+
 from __future__ import annotations
 
 import fcntl

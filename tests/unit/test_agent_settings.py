@@ -1,3 +1,5 @@
+"""agent.conf: where it is looked for, what it may hold."""
+
 from __future__ import annotations
 
 from pathlib import Path
