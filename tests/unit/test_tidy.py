@@ -58,7 +58,9 @@ def test_pyproject_lists_every_package_and_no_other() -> None:
 
 
 def test_every_module_says_what_lives_there() -> None:
-    assert [_name(path) for path, tree in PARSED.items() if not ast.get_docstring(tree) and tree.body] == []
+    assert [
+        _name(path) for path, tree in PARSED.items() if not ast.get_docstring(tree) and tree.body
+    ] == []
 
 
 def test_no_file_is_long() -> None:
