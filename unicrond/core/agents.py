@@ -302,7 +302,8 @@ def _on_exit(cycle: Cycle, run: Run, signal: Signal) -> None:
         run = replace(run, early_exits=(*run.early_exits, (signal.rank or 0, signal.node))[-64:])
         cycle.put(run)
         return
-    verdict = classify_exit(code, number, signal.text)
+    last_words = str(signal.data.get("stderr", ""))
+    verdict = classify_exit(code, number, last_words)
     rank, node, own = signal.rank, signal.node, verdict.blame != "peer"
     how = f"by signal {number}" if number is not None else f"with exit code {code}"
     what = f"rank {rank} on {node} ended {how} ({verdict.kind})"
@@ -325,7 +326,7 @@ def _on_exit(cycle: Cycle, run: Run, signal: Signal) -> None:
             own=own,
             recurs=verdict.recurs,
             program=True,
-            evidence=signal.text,
+            evidence=last_words or signal.text,
         ),
     )
 

@@ -116,7 +116,7 @@ class SimulatedAgents:
         job, agent = self.jobs[run_id], self.jobs[run_id].agents[node]
         if agent.phase is Phase.RUNNING:
             self._break(
-                job, agent, SignalKind.RANK_EXITED, text, {"exit_code": None, "signal": signal}
+                job, agent, SignalKind.RANK_EXITED, text, {"exit_code": None, "signal": signal, "stderr": text}
             )
 
     def kill_agent(self, run_id: int, node: str) -> None:

@@ -1,0 +1,146 @@
+"""Watches a training process that need not know of it: iterations, exceptions, stacks.
+
+    iterations    torch's optimizer hook; an iteration is the recurring period of one optimizer
+    exceptions    the audit event of sys.excepthook, and what is in flight as a group is destroyed
+    stacks        faulthandler on a real-time signal (NCCL takes SIGUSR1), to a file beside the page
+
+It lives in every Python child of a rank; only the process that joined a process group counts, and
+before that the first one.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+from unicron import page, report
+
+STACK_SIGNAL = signal.SIGRTMIN + 8
+SWITCH = "UNICRON_WATCH"  # "0": nothing of this is installed
+FORGOTTEN_STEPS = 100  # of other optimizers, after which the counted one is given up
+
+_stacks: Any = None  # faulthandler keeps writing to it
+
+
+def install() -> None:
+    """Once a process; does nothing outside a run or where it is switched off."""
+    mine = page.of_this_process()
+    if mine is None or os.environ.get(SWITCH) == "0":
+        return
+    if mine.owner == 0:
+        mine.claim()
+    watcher = Watcher(mine)
+    sys.addaudithook(watcher.audit)
+    wanted: dict[str, Callable[[ModuleType], None]] = {
+        "torch.optim.optimizer": watcher.count_steps,
+        "torch.distributed.distributed_c10d": watcher.wrap_groups,
+    }
+    sys.meta_path.insert(0, AfterImport(wanted))
+
+
+class Watcher:
+    """What one process notices of itself."""
+
+    def __init__(self, mine: page.Page) -> None:
+        self._page = mine
+        self._optimizer: int = 0  # id of the one that is counted
+        self._others = 0
+        self._reported = False
+
+    # iterations
+    def count_steps(self, module: ModuleType) -> None:
+        module.register_optimizer_step_post_hook(self._stepped)
+
+    def _stepped(self, optimizer: object, *_: object) -> None:
+        if self._page.explicit:
+            return
+        if id(optimizer) != self._optimizer:
+            self._others += 1
+            if self._optimizer and self._others < FORGOTTEN_STEPS:
+                return
+            self._optimizer = id(optimizer)
+        self._others = 0
+        self._page.iterated()
+
+    # exceptions
+    def audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "sys.excepthook":
+            self._tell(arguments[1], arguments[2], arguments[3], "raised")
+
+    def _tell(self, kind: Any, value: Any, trace: Any, where: str) -> None:
+        ours = self._page.owner == os.getpid()
+        if ours and not self._reported and not issubclass(kind, (KeyboardInterrupt, SystemExit)):
+            self._reported = report.exception(kind, value, trace, where)
+
+    # process groups
+    def wrap_groups(self, module: ModuleType) -> None:
+        start, end = module.init_process_group, module.destroy_process_group
+
+        def init_process_group(*args: Any, **options: Any) -> Any:
+            result = start(*args, **options)
+            self._page.joined()
+            _open_stacks()
+            return result
+
+        def destroy_process_group(*args: Any, **options: Any) -> Any:
+            in_flight = sys.exc_info()
+            if in_flight[0] is not None:
+                self._tell(*in_flight, "in flight while the group is destroyed")
+            return end(*args, **options)
+
+        for wrapper, wrapped in ((init_process_group, start), (destroy_process_group, end)):
+            wrapper.__doc__, wrapper.__wrapped__ = wrapped.__doc__, wrapped  # type: ignore[attr-defined]
+        module.init_process_group = init_process_group  # type: ignore[attr-defined]
+        module.destroy_process_group = destroy_process_group  # type: ignore[attr-defined]
+
+
+def _open_stacks() -> None:
+    """From here on the real-time signal writes every thread's stack beside the page."""
+    global _stacks
+    path = os.environ[page.VARIABLE] + ".stacks"
+    try:
+        _stacks = open(path, "w")  # noqa: PTH123, SIM115 - stays open for faulthandler
+    except OSError:
+        return  # a full disk: the rank then has no stacks to show, and trains on
+    faulthandler.register(STACK_SIGNAL, file=_stacks, all_threads=True, chain=False)
+
+
+class AfterImport(importlib.abc.MetaPathFinder):
+    """Calls a function with a module right after its import; costs others one look-up."""
+
+    def __init__(self, wanted: dict[str, Callable[[ModuleType], None]]) -> None:
+        self._wanted = wanted
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        then = self._wanted.pop(name, None)
+        if then is None:
+            return None
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, then)
+        return spec
+
+
+class _Loader(importlib.abc.Loader):
+    def __init__(self, inner: importlib.abc.Loader, then: Callable[[ModuleType], None]) -> None:
+        self._inner, self._then = inner, then
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self._inner.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._inner.exec_module(module)
+        self._then(module)
+
+    def __getattr__(self, name: str) -> Any:  # get_source and others, for tracebacks and pickle
+        return getattr(self._inner, name)
