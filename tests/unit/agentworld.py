@@ -52,6 +52,7 @@ class Job:
         unattended: float = 0.5, lease: float = 3.0,
     ) -> None:  # fmt: skip
         self.folder = folder
+        self.lease = lease
         self.run_id = next(_RUNS)
         self.nodes = tuple(f"n{index + 1}" for index in range(nodes))
         self.agents: dict[str, subprocess.Popen[bytes]] = {}

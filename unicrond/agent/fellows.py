@@ -22,6 +22,7 @@ from unicrond.model.decision import OutcomeState
 from unicrond.model.run import Assignment
 
 log = logging.getLogger(__name__)
+SILENCE_SECONDS = 5.0
 
 
 class Fellows:
@@ -147,11 +148,22 @@ class Fellows:
         elif not self.mesh.send(node, body):
             future.set_result(orders.failed(f"there is no way to {node}"))
         try:
-            return await asyncio.wait_for(future, timeout_seconds)
-        except asyncio.TimeoutError:
-            return orders.failed(f"{node} did not answer within {timeout_seconds:g} s")
+            return await self._answer(node, future, timeout_seconds)
         finally:
             del self._waiting[mark]
+
+    async def _answer(
+        self, node: str, future: asyncio.Future[Result], timeout_seconds: float
+    ) -> Result:
+        """Whoever falls silent meanwhile will not answer any more."""
+        asked = time.monotonic()
+        while not future.done():
+            await asyncio.wait({future}, timeout=0.5)
+            if time.monotonic() - asked > timeout_seconds and not future.done():
+                future.set_result(orders.failed(f"{node} did not answer in {timeout_seconds:g} s"))
+            elif self.ages(since=asked)[node] > SILENCE_SECONDS and not future.done():
+                future.set_result(orders.failed(f"{node} fell silent before it answered"))
+        return future.result()
 
     # ------------------------------------------------------------ hearing
 
