@@ -85,7 +85,11 @@ class Conductor:
             self._task.result()  # a defect in it ends this agent
         if (self._task and not self._task.done()) or now < self._memory.not_before:
             return
-        choice = leader.decide(self._view(now, position), self._config)
+        if position == 0 and view.generation > self._record.generation:  # unicrond ordered it
+            new = replace(self._record, generation=view.generation)
+            self._task = asyncio.get_running_loop().create_task(self._keep(new))
+            return
+        choice = leader.decide(view, self._config)
         if not isinstance(choice, leader.Wait):
             self._task = asyncio.get_running_loop().create_task(self._act(choice))
 
