@@ -118,7 +118,7 @@ class World:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.server.stop()
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.01)  # the last transports close
 
     async def restart(self, pause_seconds: float = 0.0) -> None:
         """unicrond is killed and starts again: it remembers nothing."""

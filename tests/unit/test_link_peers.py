@@ -55,10 +55,12 @@ class Cluster:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for node in tuple(self._tasks):
+        for node in sorted(self._tasks, reverse=True):  # who dials goes first
             await self.stop(node)
+            await asyncio.sleep(0.01)
         await self._stack.aclose()
-        await asyncio.sleep(0.01)
+        await eventually(lambda: len(asyncio.all_tasks()) == 1)
+        await asyncio.sleep(0.05)  # the last transports close
 
     def start(self, node: str, secret: bytes = SECRET) -> None:
         def take(sender: str, body: Body) -> None:

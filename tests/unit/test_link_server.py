@@ -399,7 +399,7 @@ def test_the_same_agent_again_replaces_its_connection_and_did_not_leave() -> Non
 
 def test_a_silent_connection_is_given_up_as_silent() -> None:
     async def main() -> None:
-        async with World(replace(DEFAULT_LIMITS, silent_seconds=0.3)) as world:
+        async with World(replace(DEFAULT_LIMITS, silent_seconds=0.3, sweep_seconds=0.1)) as world:
             channel = await serving(world)
             await eventually(lambda: world.left)
             assert world.left[0].silent and world.server.counts["silent"] == 1

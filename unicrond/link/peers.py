@@ -78,6 +78,7 @@ class PeerMesh:
         self._greeting: set[asyncio.Task[None]] = set()
         self._beat: Body = {}
         self._crowded_since: float | None = None
+        self._ended = False
         self.heard: dict[str, float] = {}
         """Node -> when it was last heard (monotonic), directly or through a hub."""
 
@@ -154,6 +155,7 @@ class PeerMesh:
         return None
 
     def _close(self, server: asyncio.Server | None) -> None:
+        self._ended = True
         if server is not None:
             server.close()
         dialing = (attempts.task for attempts in self._dials.values() if attempts.task)
@@ -250,8 +252,8 @@ class PeerMesh:
     # ------------------------------------------------------------ listening
 
     def _accept(self, channel: Channel) -> None:
-        if len(self._greeting) >= _HALF_OPEN:
-            channel.close("too many handshakes at once", abort=True)
+        if self._ended or len(self._greeting) >= _HALF_OPEN:
+            channel.close("this agent ends, or too many handshakes at once", abort=True)
             return
         task = asyncio.get_running_loop().create_task(self._greet(channel))
         self._greeting.add(task)

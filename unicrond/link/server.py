@@ -75,6 +75,7 @@ class Limits:
     heavy_frame_bytes: int = 64 << 10  # a frame counts once more for each of these
     mute_seconds: float = 3.0  # another agent may take the node over
     silent_seconds: float = 15.0  # the connection is given up
+    sweep_seconds: float = 1.0
     remembered_agents: int = 32_768
     credential_threads: int = 4
 
@@ -292,13 +293,14 @@ class LinkServer:
         return AgentLeft(now, who.run_id, who.node, who.agent, finished=False, silent=silent)
 
     async def _sweep(self) -> None:
-        """Each second: gives silent connections up and lets flood counters fall."""
+        """Gives silent connections up and lets flood counters fall."""
         limits = self._limits
+        allowed = limits.frames_per_second * limits.sweep_seconds
         while True:
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(limits.sweep_seconds)
             oldest = time.monotonic() - limits.silent_seconds
             for agent in self._everyone():
-                agent.frames = max(0.0, agent.frames - limits.frames_per_second)
+                agent.frames = max(0.0, agent.frames - allowed)
                 if agent.channel.last_heard < oldest:
                     self.counts["silent"] += 1
                     agent.channel.close("nothing was heard of it", abort=True)
