@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from detectors import classify  # noqa: E402
+from detectors.classification import classify  # noqa: E402
 from tests.data.signals.labelled import Message, messages  # noqa: E402
 
 LINES = 20_000  # a repeat

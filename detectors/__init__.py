@@ -1,12 +1,9 @@
-"""From what software printed to what is wrong, and from many ranks to one root. Pure.
+"""From what sensors saw to what is wrong, and from many ranks to one root. Pure.
 
-classify(source_kind, text)                    one text of one reporter   -> Verdict
-exits.classify_exit(exit_code, signal, stderr) one rank's end             -> Verdict
+classification  one text of one reporter -> Verdict; exits: one rank's end -> Verdict
+diagnosis       what many ranks said -> the root
+iterations      how long iterations take, and when one takes too long (runs in the agent)
+hang            which rank a hang is the fault of
+
+Nothing is imported here: the agent carries `iterations` alone.
 """
-
-from __future__ import annotations
-
-from detectors.classification import classify
-from detectors.verdict import Blame, Kind, Verdict
-
-__all__ = ["Blame", "Kind", "Verdict", "classify"]

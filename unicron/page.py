@@ -16,6 +16,7 @@ import struct
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 VARIABLE = "UNICRON_PAGE"  # names the file
 SIZE = 4096
@@ -114,11 +115,11 @@ def read(path: Path) -> Progress | None:
     return _progress(values, whole=False)
 
 
-def _progress(values: tuple[int, ...], whole: bool) -> Progress | None:
+def _progress(values: tuple[Any, ...], whole: bool) -> Progress | None:
     magic, _, pid, iteration, iteration_ns, phase_ns, joined_ns, count, phase, explicit = values
     if magic != MAGIC:
         return None
-    name = bytes(phase).rstrip(b"\0").decode("utf-8", "replace")
+    name = phase.rstrip(b"\0").decode("utf-8", "replace")
     return Progress(
         pid, iteration, iteration_ns, phase_ns, joined_ns, count, name, bool(explicit), whole
     )

@@ -10,6 +10,7 @@ from unicrond.core.policy import Policy
 from unicrond.model.cluster import NodeState
 from unicrond.model.decision import ActionKind, Mode
 from unicrond.model.run import LossState, RunState
+from unicrond.slurm.simulated import SimulatedSlurm
 
 
 @pytest.fixture
@@ -80,12 +81,26 @@ def test_a_lost_node_below_the_minimum_requeues_the_run_at_once(world: World) ->
     assert [kind for kind in done if kind in order] == order
 
 
-def test_a_lost_batch_host_cannot_leave_the_job_which_is_requeued_with_it(world: World) -> None:
+def test_a_requeue_waits_until_slurm_took_the_lost_batch_host(world: World) -> None:
+    """Slurm 22.05 breaks the GPUs of a job that loses a node while it completes for a requeue."""
     job = running(world)
     world.cut("n1")
-    world.until(lambda: world.run(job).restarts == 1 and world.run(job).state is RunState.RUNNING)
+    world.until(lambda: ActionKind.REQUEUE in kinds(world))
+    assert world.slurm.snapshot().nodes["n1"].state is NodeState.DOWN
     assert ActionKind.SHRINK not in kinds(world)
+    world.until(lambda: world.run(job).restarts == 1 and world.run(job).state is RunState.RUNNING)
     assert world.core.state.incidents == {}
+
+
+def test_a_batch_host_that_slurm_never_takes_holds_up_the_requeue_for_a_time_only() -> None:
+    world = World()
+    world.slurm = SimulatedSlurm(world.clock, slurmd_timeout_seconds=600)
+    world.nodes(6)
+    job = running(world)
+    world.cut("n1")
+    took = world.until(lambda: ActionKind.REQUEUE in kinds(world))
+    assert took < world.core.state.policy.release_timeout_seconds + 10
+    world.until(lambda: world.run(job).restarts == 1, within_seconds=700)
 
 
 def test_a_node_back_before_it_left_the_job_spares_the_requeue(world: World) -> None:

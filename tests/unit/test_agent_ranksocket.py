@@ -48,7 +48,13 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.generation = 3
         self.progress: list[tuple[int, int]] = []
-        self.socket = RankSocket(folder, self.member, lambda g, i: self.progress.append((g, i)))
+        self.exceptions: list[tuple[str, str, bool]] = []
+        self.socket = RankSocket(
+            folder,
+            self.member,
+            lambda g, i: self.progress.append((g, i)),
+            lambda *told: self.exceptions.append(told),
+        )
         self.ranks: list[Rank] = []
 
     def member(self, member: str) -> tuple[int, Slot, int] | None:
@@ -138,12 +144,15 @@ def test_whoever_waits_in_a_generation_that_is_over_is_released(tmp_path: Path) 
     play(tmp_path / "s", story)
 
 
-def test_progress_reaches_the_agent(tmp_path: Path) -> None:
+def test_progress_and_exceptions_reach_the_agent(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         rank = await world.rank()
         rank.say("progress", iteration=12)
         await rank.ask("get", key="k")
         assert world.progress == [(3, 12)]
+        rank.say("exception", text="Traceback ...", where="raised")
+        await rank.ask("get", key="k")
+        assert world.exceptions == [("o.5", "Traceback ...", False)]
 
     play(tmp_path / "s", story)
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors import Blame, Kind, Verdict, classify
+from detectors.classification import classify
+from detectors.verdict import Blame, Kind, Verdict
 from detectors.classification import PREFILTER, RULES
 from detectors.prefilter import ORDINARY
 from tests.data.signals.labelled import Message, messages

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors import Kind
+from detectors.verdict import Kind
 from detectors.diagnosis import Report, diagnose
 from tests.data.signals.labelled import messages
 from unicrond.model.incident import Severity

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from detectors import Blame, Kind
+from detectors.verdict import Blame, Kind
 from detectors.exits import classify_exit
 from unicrond.model.incident import Severity
 

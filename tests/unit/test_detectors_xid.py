@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from detectors import Kind, classify
+from detectors.classification import classify
+from detectors.verdict import Kind
 from detectors.xid import CATALOGUE, ROWS, SEVERITY, Origin
 from unicrond.model.incident import Severity
 

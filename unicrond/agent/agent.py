@@ -17,6 +17,7 @@ from unicrond.agent.ending import Ending
 from unicrond.agent.executor import Executor
 from unicrond.agent.fellows import Fellows, outcome
 from unicrond.agent.guardian import Guardian
+from unicrond.agent.inside import Inside
 from unicrond.agent.job import Job
 from unicrond.agent.node import Node
 from unicrond.agent.options import Spec
@@ -65,7 +66,8 @@ class Agent:
             ),
         )
         self._copy = OutputCopy(job.output)
-        self._socket = RankSocket(folder, self._member, self._progress)
+        self._inside = Inside(folder, environment.get("UNICRON_HOME", ""), self._signal)
+        self._socket = RankSocket(folder, self._member, self._progress, self._inside.exception)
         self._node = Node(
             job,
             spec.program,
@@ -75,6 +77,7 @@ class Agent:
             self._changed,
             self._signal,
             self._copy,
+            self._inside,
         )
         self._node.ranks.not_ours.add(guardian.pid)
         self._ending = Ending(job, settings, self._node, self._tell_finished, self._copy.say)
@@ -151,6 +154,7 @@ class Agent:
         if not self._guardian.tick():
             log.error("the guardian is gone: a stuck agent would not lose its ranks")
         self._check_lease(now)
+        self._node.progressed(self._node.state.generation, self._inside.look())
         self._fellows.tell_newcomers()
         self._tell_daemon()
         position = self._fellows.position
@@ -218,6 +222,7 @@ class Agent:
             "generation": state.generation,
             "stopped_generation": state.stopped_generation,
             "iteration": state.iteration,
+            "counted": self._inside.counted,
             "assignment": messages.assignment_to(assignment) if assignment else None,
         }
 

@@ -10,20 +10,29 @@ from pathlib import Path
 
 import unicrond
 
-PACKED = ("__init__.py", "errors.py", "agent", "model", "link")
+PACKED = (
+    "unicrond/__init__.py",
+    "unicrond/errors.py",
+    "unicrond/agent",
+    "unicrond/model",
+    "unicrond/link",
+    "detectors/__init__.py",
+    "detectors/iterations.py",
+    "unicron",
+)
 MAIN = "from unicrond.agent.__main__ import main\nimport sys\nsys.exit(main(sys.argv[1:]))\n"
 _TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def build(target: Path) -> None:
-    root = Path(unicrond.__file__).parent
+    root = Path(unicrond.__file__).parent.parent
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     with partial.open("wb") as file:
         file.write(b"#!/usr/bin/env python3\n")
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
             _add(archive, "__main__.py", MAIN.encode())
             for path in _sources(root):
-                _add(archive, f"unicrond/{path.relative_to(root)}", path.read_bytes())
+                _add(archive, str(path.relative_to(root)), path.read_bytes())
     partial.chmod(0o755)
     partial.replace(target)
 

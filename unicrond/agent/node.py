@@ -21,6 +21,7 @@ from pathlib import Path
 
 from unicrond.agent import orders, output
 from unicrond.agent.environment import Place, marker, rank_environment
+from unicrond.agent.inside import Inside
 from unicrond.agent.job import Job
 from unicrond.agent.orders import Result
 from unicrond.agent.ranks import Launch, RankExit, Ranks
@@ -69,6 +70,7 @@ class Node:
         changed: Callable[[], None],
         signal: Callable[[SignalKind, Body], None],
         copy: output.OutputCopy,
+        inside: Inside,
     ) -> None:
         self.state = State()
         self.ranks = Ranks(marker(job.run_id, job.node), self._rank_ended)
@@ -80,6 +82,7 @@ class Node:
         self._changed = changed
         self._signal = signal
         self._copy = copy
+        self._inside = inside
         self._left: set[str] = set()  # members that have not ended with 0
         self._one_at_a_time = asyncio.Lock()
         self._clearing: asyncio.Task[None] | None = None
@@ -127,6 +130,7 @@ class Node:
         state.assignment, state.generation = new, new.generation
         state.iteration, state.exit_code, state.since = -1, 0, time.monotonic()
         self._left = {slot.member for slot in mine}
+        self._inside.begin(new.generation)
         self._enter(Phase.STARTING if mine else Phase.IDLE)
 
     async def _launch(self, new: Assignment, slots: Sequence[Slot], place: Place) -> Result:
@@ -152,11 +156,13 @@ class Node:
         return orders.failed(f"{self._job.node}: {text}")
 
     def _launch_of(self, new: Assignment, slot: Slot, place: Place) -> Launch:
+        environment = rank_environment(self._environment, new, slot, place)
+        environment.update(self._inside.environment(slot, environment))
         return Launch(
             new.generation,
             slot,
             self._program,
-            rank_environment(self._environment, new, slot, place),
+            environment,
             output.rank_file(self._job.output_folder, new.generation, slot.rank),
         )
 

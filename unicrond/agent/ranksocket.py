@@ -47,17 +47,20 @@ def private_folder(run_id: int, node: str) -> Path:
 
 
 class RankSocket:
-    """`member` finds the generation, slot and world size of a member that runs here."""
+    """`member` finds the generation, slot and world size of a member that runs here; `exception`
+    takes a member, its traceback, and whether it may still be caught."""
 
     def __init__(
         self,
         folder: Path,
         member: Callable[[str], tuple[int, Slot, int] | None],
         progress: Callable[[int, int], None],
+        exception: Callable[[str, str, bool], None],
     ) -> None:
         self.path = folder / "ranks.sock"
         self._member = member
         self._progress = progress
+        self._exception = exception
         self._store = Store(-1)
         self._changed = asyncio.Event()
         self._sessions: dict[asyncio.StreamWriter, int] = {}  # -> generation
@@ -123,6 +126,9 @@ class RankSocket:
             body = _parse(line)
             if body["type"] == "progress":
                 self._progress(generation, fields.integer(body, "iteration"))
+            elif body["type"] == "exception":
+                in_flight = fields.text(body, "where", 100) != "raised"
+                self._exception(slot.member, fields.text(body, "text", LINE_BYTES), in_flight)
             else:
                 reply = await self._answer(store, body)
                 _say(writer, {"type": "reply", "id": body.get("id"), **reply})

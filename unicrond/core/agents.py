@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from detectors.exits import classify_exit
 from unicrond.core import heal, losses
 from unicrond.core.cycle import Cycle
 from unicrond.core.suspect import heard_again
-from unicrond.core.trouble import Fault, reconsider, report
+from unicrond.core.trouble import reconsider
 from unicrond.model.decision import Action, ActionKind
 from unicrond.model.events import AgentBeat, AgentJoined, AgentLeft, Registration
-from unicrond.model.incident import IncidentState, Scope, Severity, Signal, SignalKind
+from unicrond.model.incident import IncidentState
 from unicrond.model.run import AgentView, Assignment, HealStep, Phase, Run, RunState
 
 
@@ -148,9 +147,7 @@ def on_beat(cycle: Cycle, event: AgentBeat) -> None:
     if event.at - view.last_heard > cycle.state.policy.silence_seconds:
         _back(cycle, run, event.node)
         run = cycle.state.runs[run.run_id]
-    if event.iteration > run.iteration:
-        run = replace(run, iteration=event.iteration, iteration_since=event.at)
-        cycle.state.runs[run.run_id] = run
+    run = _progressed(cycle, run, event)
     if changed:
         run = _adopt(cycle, cycle.put(run), event.generation, event.assignment)
         settle(cycle, run)
@@ -163,6 +160,22 @@ def _back(cycle: Cycle, run: Run, node: str) -> None:
     run = cycle.state.runs[run.run_id]
     if run.healing is not None and node in run.healing.lost:
         reconsider(cycle, run, f"{node} is back before the next generation began", node)
+
+
+def _progressed(cycle: Cycle, run: Run, event: AgentBeat) -> Run:
+    """Not saved by itself: the next change of the run carries it along."""
+    counted = event.counted if event.generation == run.generation else 0
+    if event.iteration <= run.iteration and counted <= run.counted:
+        return run
+    run = replace(
+        run,
+        iteration=max(run.iteration, event.iteration),
+        counted=max(run.counted, counted),
+        iteration_since=event.at,
+    )
+    cycle.state.runs[run.run_id] = run
+    cycle.state.slow.pop(run.run_id, None)
+    return run
 
 
 def _adopt(cycle: Cycle, run: Run, generation: int, assignment: Assignment | None) -> Run:
@@ -180,6 +193,7 @@ def _adopt(cycle: Cycle, run: Run, generation: int, assignment: Assignment | Non
             state=state,
             generation_since=cycle.now,
             generation_iteration=run.iteration,
+            counted=0,
             early_exits=(),
             healing=run.healing if keeps else None,
         )
@@ -227,109 +241,3 @@ def on_left(cycle: Cycle, event: AgentLeft) -> None:
     if event.finished and run.finished_code is None:
         run = cycle.put(replace(run, finished_code=event.exit_code))
         cycle.note("note", f"its agents say that the run is over, exit code {event.exit_code}", run)
-
-
-def on_signal(cycle: Cycle, signal: Signal) -> None:
-    """Turns what a sensor saw into a fault, or into nothing."""
-    run = cycle.state.runs.get(signal.run_id) if signal.run_id is not None else None
-    if run is None:
-        return
-    if signal.generation < run.generation:
-        cycle.note(
-            "note",
-            f"{signal.node}: {signal.kind} of generation {signal.generation} is out of date",
-            run,
-            node=signal.node,
-        )
-        return
-    match signal.kind:
-        case SignalKind.RANK_EXITED:
-            _on_exit(cycle, run, signal)
-        case SignalKind.LEASE_EXPIRED:
-            _report(
-                cycle,
-                run,
-                signal,
-                "lost connection",
-                Severity.SEV2,
-                f"{signal.node} heard nobody for its lease and stopped its ranks",
-            )
-        case SignalKind.START_FAILED:
-            _report(
-                cycle,
-                run,
-                signal,
-                "exited abnormally",
-                Severity.SEV2,
-                f"{signal.node} could not start its ranks: {signal.text}",
-                program=True,
-            )
-        case _:
-            cycle.note(
-                "signal", f"{signal.node}: {signal.kind} {signal.text}", run, node=signal.node
-            )
-
-
-def _report(
-    cycle: Cycle,
-    run: Run,
-    signal: Signal,
-    kind: str,
-    severity: Severity,
-    what: str,
-    *,
-    program: bool = False,
-) -> None:
-    report(
-        cycle,
-        run,
-        Fault(
-            kind=kind,
-            severity=severity,
-            scope=Scope.NODE,
-            node=signal.node,
-            what=what,
-            noticed_at=signal.at,
-            program=program,
-            own=program,
-        ),
-    )
-
-
-def _on_exit(cycle: Cycle, run: Run, signal: Signal) -> None:
-    code, number = _number(signal.data.get("exit_code")), _number(signal.data.get("signal"))
-    if code == 0 and number is None:
-        run = replace(run, early_exits=(*run.early_exits, (signal.rank or 0, signal.node))[-64:])
-        cycle.put(run)
-        return
-    last_words = str(signal.data.get("stderr", ""))
-    verdict = classify_exit(code, number, last_words)
-    rank, node, own = signal.rank, signal.node, verdict.blame != "peer"
-    how = f"by signal {number}" if number is not None else f"with exit code {code}"
-    what = f"rank {rank} on {node} ended {how} ({verdict.kind})"
-    if run.early_exits and not own:
-        rank, node = run.early_exits[0]
-        what = f"rank {rank} on {node} ended with 0 while others ran on; {what} for it"
-    severity = Severity(verdict.severity)
-    report(
-        cycle,
-        run,
-        Fault(
-            kind=verdict.kind,
-            # a dead rank needs at least a restart, whatever its last words ask for
-            severity=severity if severity is Severity.SEV1 else Severity.SEV2,
-            scope=Scope.RANK,
-            node=node,
-            rank=rank,
-            what=what,
-            noticed_at=signal.at,
-            own=own,
-            recurs=verdict.recurs,
-            program=True,
-            evidence=last_words or signal.text,
-        ),
-    )
-
-
-def _number(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -124,6 +124,7 @@ def _begin_start(cycle: Cycle, run: Run, healing: Healing) -> None:
             assignment=assignment,
             generation_since=now,
             generation_iteration=run.iteration,
+            counted=0,
             early_exits=(),
             failures=(*(t for t in run.failures if t > now - 3600), now),
             healing=replace(
@@ -176,7 +177,7 @@ def _noticed(cycle: Cycle, healing: Healing) -> float:
 def _begin_requeue(
     cycle: Cycle, run: Run, incident_id: int, trouble: Trouble, choice: Choice
 ) -> None:
-    """With a lost node in it a requeued job completes once Slurm gave that up, half a minute on."""
+    """A requeued job completes only once Slurm gave up its lost nodes; so these leave it first."""
     now, timeout = cycle.now, cycle.state.policy.release_timeout_seconds
     exclude = tuple(dict.fromkeys((*choice.shunned, *trouble.lost)))
     if not _can_release(cycle, run, trouble, choice):
@@ -195,16 +196,15 @@ def _begin_requeue(
 
 
 def _can_release(cycle: Cycle, run: Run, trouble: Trouble, choice: Choice) -> bool:
-    """The survivors bear witness to the loss; Slurm takes any node but the batch host."""
+    """While it runs, and survivors bear witness to the loss."""
     job = cycle.state.allocations.get(run.run_id)
-    if job is None or job.state is not JobState.RUNNING or job.batch_host not in job.nodes:
+    if job is None or job.state is not JobState.RUNNING:
         return False
-    releasable = bool(trouble.lost) and job.batch_host not in trouble.lost
-    return releasable and bool(choice.nodes)
+    return bool(trouble.lost) and bool(choice.nodes)
 
 
 def _advance_release(cycle: Cycle, run: Run, healing: Healing) -> None:
-    """`losses` does the work: confirm, drain, shrink."""
+    """`losses` does the work: confirm, drain, shrink. A batch host leaves when Slurm takes it."""
     leaving = [x for x in run.losses if x.node in healing.lost and not x.state.settled]
     if not leaving or cycle.now > healing.deadline:
         _requeue(cycle, run, healing.incident_id, healing.exclude)
@@ -236,9 +236,9 @@ def _advance_requeue(cycle: Cycle, run: Run, healing: Healing) -> None:
         )
         return
     allocation = cycle.state.allocations.get(run.run_id)
-    pending = allocation is not None and allocation.state is JobState.PENDING
-    if run.state is RunState.REQUEUED and pending and not healing.expedited:
-        run = cycle.put(replace(run, healing=replace(healing, expedited=True)))
+    restart = allocation.restarts if allocation and allocation.state is JobState.PENDING else 0
+    if run.state is RunState.REQUEUED and restart > healing.expedited:
+        run = cycle.put(replace(run, healing=replace(healing, expedited=restart)))
         cycle.act(healing.incident_id, run, ActionKind.EXPEDITE, exclude=list(healing.exclude))
     elif run.state is RunState.HEALING and cycle.now > healing.deadline:
         _call_person(
@@ -290,7 +290,7 @@ def on_outcome(cycle: Cycle, run: Run, action: Action, outcome: Outcome) -> None
     elif action.kind is ActionKind.PROBE and not outcome.data.get("passed", True):
         _probe_failed(cycle, run, healing, action.node)
     elif action.kind is ActionKind.EXPEDITE and not done:
-        cycle.put(replace(run, healing=replace(healing, expedited=False)))
+        cycle.put(replace(run, healing=replace(healing, expedited=0)))
     elif action.kind is ActionKind.REQUEUE and not done:
         _call_person(
             cycle,

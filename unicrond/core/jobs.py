@@ -123,7 +123,7 @@ def _pending(cycle: Cycle, run: Run, allocation: Allocation) -> None:
             assignment=None,
             agents={},
             finished_code=None,
-            healing=replace(healing, expedited=False) if healing else None,
+            healing=healing,
         )
     )
 

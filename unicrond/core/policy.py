@@ -23,7 +23,7 @@ class Policy:
     start_timeout_seconds: float = 60.0
     spawn_timeout_seconds: float = 30.0
     confirm_timeout_seconds: float = 90.0  # past it an unconfirmed loss is left undrained
-    release_timeout_seconds: float = 20.0  # for lost nodes to leave the job before its requeue
+    release_timeout_seconds: float = 90.0  # for lost nodes to leave the job before its requeue
     requeue_timeout_seconds: float = 120.0
     resend_seconds: float = 5.0  # an order without an outcome is sent again
     # giving up

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from detectors.hang import Evidence
 from unicrond.core.policy import Policy
 from unicrond.model.cluster import Allocation, Node
 from unicrond.model.decision import Action, ActionKey, Mode
@@ -30,6 +31,7 @@ class State:
     drains: list[tuple[float, str]] = field(default_factory=list)
     lag_seconds: float = 0.0
     delayed: set[ActionKey] = field(default_factory=set)  # waiting for Slurm to answer
+    slow: dict[int, dict[int, Evidence]] = field(default_factory=dict)  # by run and rank
     reported: set[tuple[int, int, str]] = field(default_factory=set)  # run, generation, silent node
     vetoed: set[tuple[int, str]] = field(default_factory=set)  # silences already explained
 

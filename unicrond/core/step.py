@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from unicrond.core import agents, heal, jobs, losses, suspect
+from unicrond.core import agents, heal, jobs, losses, signals, suspect
 from unicrond.core.cycle import Cycle, describe
 from unicrond.core.state import State
 from unicrond.core.trouble import Fault, report
@@ -102,7 +102,7 @@ def _take(cycle: Cycle, event: Event) -> None:
         case AgentLeft():
             agents.on_left(cycle, event)
         case SignalArrived():
-            agents.on_signal(cycle, event.signal)
+            signals.on_signal(cycle, event.signal)
         case OutcomeArrived():
             _on_outcome(cycle, event.outcome)
         case ModeSet():

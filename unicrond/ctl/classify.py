@@ -16,7 +16,7 @@ from typing import Annotated, TextIO
 
 import typer
 
-from detectors import classify as verdict_of
+from detectors.classification import classify as verdict_of
 from detectors.diagnosis import Report
 from detectors.diagnosis import diagnose as root_of
 from unicrond.errors import BadInput

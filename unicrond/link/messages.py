@@ -24,6 +24,8 @@ _FROM_AGENTS = {
     kind.value: kind
     for kind in (
         SignalKind.RANK_EXITED,
+        SignalKind.EXCEPTION,
+        SignalKind.SLOW,
         SignalKind.LEASE_EXPIRED,
         SignalKind.START_FAILED,
     )
@@ -66,6 +68,7 @@ def beat(body: Body, identity: Identity, now: float) -> AgentBeat:
         generation=fields.integer(body, "generation"),
         stopped_generation=fields.integer(body, "stopped_generation", -1),
         iteration=fields.integer(body, "iteration", -1),
+        counted=fields.integer(body, "counted", 0) if "counted" in body else 0,
         peers_heard={node: now - age for node, age in peers.items()},
         assignment=None if given is None else assignment_from(given),
     )

@@ -1,4 +1,4 @@
-"""SimulatedAgents: the shipped fake behind the port Agents. A whole cluster's agents on a simulated clock.
+"""SimulatedAgents: the shipped fake behind the port Agents, on a simulated clock.
 
 Each agent keeps the rules of the real one: beats, lease, fencing by generation, idempotent orders,
 the dead-man rule. Time passes in `advance(now)`, which returns the events that unicrond would see.
@@ -10,6 +10,7 @@ import heapq
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from transition.membership import assign
 from unicrond.model.decision import Action, ActionKey, ActionKind, Outcome, OutcomeState
@@ -63,7 +64,7 @@ class Job:
 
 
 class SimulatedAgents:
-    """`requeue(run_id, restarts)` and `complete(run_id, code)` stand for what agents ask of Slurm."""
+    """`requeue(run_id, restarts)`, `complete(run_id, code)`: what agents ask of Slurm."""
 
     def __init__(
         self,
@@ -102,7 +103,7 @@ class SimulatedAgents:
         self.jobs[wish.run_id] = job
         for node in wish.nodes:
             job.agents[node] = self._new_agent(node)
-            self._after(DIAL_SECONDS, lambda a=job.agents[node]: self._dial(job, a))
+            self._after(DIAL_SECONDS, partial(self._dial, job, job.agents[node]))
         first = 1 + 1000 * wish.restarts
         self._after(1.0, lambda: self._lead(job, first, wish.nodes))
 
@@ -115,9 +116,8 @@ class SimulatedAgents:
     def kill_rank(self, run_id: int, node: str, text: str = "", signal: int | None = 9) -> None:
         job, agent = self.jobs[run_id], self.jobs[run_id].agents[node]
         if agent.phase is Phase.RUNNING:
-            self._break(
-                job, agent, SignalKind.RANK_EXITED, text, {"exit_code": None, "signal": signal, "stderr": text}
-            )
+            data: dict[str, object] = {"exit_code": None, "signal": signal, "stderr": text}
+            self._break(job, agent, SignalKind.RANK_EXITED, text, data)
 
     def kill_agent(self, run_id: int, node: str) -> None:
         job = self.jobs[run_id]
@@ -397,8 +397,8 @@ class SimulatedAgents:
             agent.generation,
             agent.stopped_generation,
             job.step if agent.phase is Phase.RUNNING else -1,
-            heard,
-            agent.assignment,
+            peers_heard=heard,
+            assignment=agent.assignment,
         )
 
     def _new_agent(self, node: str) -> Agent:

@@ -52,6 +52,7 @@ class AgentBeat:
     generation: int
     stopped_generation: int
     iteration: int
+    counted: int = 0  # iterations complete in this generation, whatever the script calls them
     peers_heard: dict[str, float] = field(default_factory=dict)  # node -> Unix seconds
     assignment: Assignment | None = None  # sent when it changed
 

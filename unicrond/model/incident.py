@@ -9,6 +9,8 @@ from unicrond.model.strenum import StrEnum
 
 class SignalKind(StrEnum):
     RANK_EXITED = "rank_exited"  # data: exit_code, signal, stderr (last lines)
+    EXCEPTION = "exception"  # text: its traceback; the rank may hang in its tear-down
+    SLOW = "slow"  # an iteration over 3 x the average; data: as detectors.hang.Evidence
     AGENT_SILENT = "agent_silent"  # no frame for longer than allowed, connection still open or not
     AGENT_CLOSED = "agent_closed"  # the connection was closed although the run goes on
     LEASE_EXPIRED = "lease_expired"  # an agent stopped its ranks because it heard nobody

@@ -116,7 +116,7 @@ class Healing:
     spawning: tuple[str, ...] = ()  # whose agent is being started again
     ports: dict[str, int] = field(default_factory=dict)  # node -> a free port found there
     exclude: tuple[str, ...] = ()  # where a requeued job must not start
-    expedited: bool = False
+    expedited: int = 0  # the restart of the job that was told to begin at once
 
 
 class LossState(StrEnum):
@@ -175,7 +175,8 @@ class Run:
     generation_since: float = 0.0  # Unix seconds
     generation_iteration: int = -1  # train step at the generation's start
     iteration: int = -1
-    iteration_since: float = 0.0  # Unix seconds, when it last rose
+    counted: int = 0  # iterations complete in this generation
+    iteration_since: float = 0.0  # Unix seconds, when either last rose
     failures: tuple[float, ...] = ()  # restarts of the last hour, Unix seconds
     restarts_without_progress: int = 0
     last_root: str = ""  # node of the last failure, to tell a repeat from a new one

@@ -1,0 +1,182 @@
+"""What ranks tell from inside: progress, exceptions, stacks; and what their silence means.
+
+Each rank writes its page (unicron/page.py); this reads them at every tick, which costs no system
+call of the rank. An iteration that takes too long is looked at more closely and told to unicrond.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from detectors.iterations import Judgement, Watch, observe
+from unicron import page
+from unicrond.link.frames import Body
+from unicrond.model.incident import SignalKind
+from unicrond.model.run import Slot
+
+log = logging.getLogger(__name__)
+STACK_SIGNAL = signal.SIGRTMIN + 8  # as in unicron/watch.py
+TELL_EVERY_SECONDS = 1.0
+IN_FLIGHT_SECONDS = 2.0  # for an exception in flight to be caught, or to end its rank
+STACK_BYTES = 16 * 1024
+NANO = 1e-9
+
+
+@dataclass(slots=True)
+class _Rank:
+    slot: Slot
+    path: Path
+    watch: Watch = field(default_factory=Watch)
+    told_at: float = 0.0
+    in_flight: tuple[float, str, int] | None = None  # when, traceback, iterations then
+
+
+class Inside:
+    """`tell` sends a signal of one rank; `folder` is this agent's own."""
+
+    def __init__(self, folder: Path, home: str, tell: Callable[[SignalKind, Body], None]) -> None:
+        self._folder = folder
+        self._hook = Path(home, "lib/unicron/hook") if home else None
+        self._tell = tell
+        self._ranks: dict[str, _Rank] = {}
+        self._generation = 0
+
+    def begin(self, generation: int) -> None:
+        """Forgets the ranks of the generation before."""
+        for rank in self._ranks.values():
+            rank.path.unlink(missing_ok=True)
+            stacks_of(rank.path).unlink(missing_ok=True)
+        self._ranks.clear()
+        self._generation = generation
+
+    def environment(self, slot: Slot, base: Mapping[str, str]) -> dict[str, str]:
+        """What a new rank needs to be watched; makes its page."""
+        path = self._folder / f"page-{self._generation}-{slot.local_rank}"
+        try:
+            page.make(path)
+        except OSError as error:
+            log.warning("rank %d is not watched from inside: %s", slot.rank, error)
+            return {}
+        self._ranks[slot.member] = _Rank(slot, path)
+        found = {page.VARIABLE: str(path)}
+        if self._hook is not None and self._hook.is_dir():
+            rest = base.get("PYTHONPATH", "")
+            found["PYTHONPATH"] = f"{self._hook}:{rest}" if rest else str(self._hook)
+        return found
+
+    def look(self) -> int:
+        """Judges every rank; the newest train step that a script told, -1 for none."""
+        newest, now = -1, time.monotonic()
+        for rank in self._ranks.values():
+            seen = page.read(rank.path)
+            if seen is None or not seen.pid:
+                continue
+            if seen.explicit:
+                newest = max(newest, seen.iteration)
+            self._judge(rank, seen, now)
+            self._settle_in_flight(rank, seen, now)
+        return newest
+
+    @property
+    def counted(self) -> int:
+        """Iterations complete in this generation on the rank that is furthest."""
+        return max((rank.watch.iterations for rank in self._ranks.values()), default=0)
+
+    # exceptions
+    def exception(self, member: str, text: str, in_flight: bool) -> None:
+        """One in flight may still be caught; one that reached the top has ended its rank."""
+        rank = self._ranks.get(member)
+        if rank is None:
+            return
+        if in_flight:
+            rank.in_flight = (time.monotonic(), text, rank.watch.iterations)
+        else:
+            self._tell_exception(rank, text)
+
+    def _settle_in_flight(self, rank: _Rank, seen: page.Progress, now: float) -> None:
+        if rank.in_flight is None or now < rank.in_flight[0] + IN_FLIGHT_SECONDS:
+            return
+        _, text, count = rank.in_flight
+        rank.in_flight = None
+        if seen.count <= count and process_state(seen.pid):
+            self._tell_exception(rank, text)
+
+    def _tell_exception(self, rank: _Rank, text: str) -> None:
+        self._tell(SignalKind.EXCEPTION, {**self._about(rank), "text": text})
+
+    # hangs
+    def _judge(self, rank: _Rank, seen: page.Progress, now: float) -> None:
+        rank.watch, judgement = observe(
+            rank.watch, now, seen.count, seen.iteration_ns * NANO, seen.phase, seen.phase_ns * NANO
+        )
+        if judgement is Judgement.FINE or now < rank.told_at + TELL_EVERY_SECONDS:
+            return
+        rank.told_at = now
+        state = process_state(seen.pid)
+        where = innermost(stacks_of(rank.path))
+        if can_show_stack(seen.pid) and state not in ("T", "t"):
+            _ask_for_stack(seen.pid, stacks_of(rank.path))
+        data: Body = {
+            "process_state": state or "X",
+            "seconds": round(now - rank.watch.iteration_at, 3),
+            "usual_seconds": round(rank.watch.of(seen.phase).mean, 4),
+            "overdue": judgement is Judgement.OVERDUE,
+            "iterations": seen.count,
+            "phase": seen.phase,
+            "where": where,
+        }
+        self._tell(SignalKind.SLOW, {**self._about(rank), "data": data})
+
+    def _about(self, rank: _Rank) -> Body:
+        slot = rank.slot
+        return {"rank": slot.rank, "member": slot.member, "generation": self._generation}
+
+
+def stacks_of(path: Path) -> Path:
+    """Where faulthandler of the rank with this page writes."""
+    return path.with_name(path.name + ".stacks")
+
+
+def process_state(pid: int) -> str:
+    """/proc's letter, "" for a process that is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
+
+
+def can_show_stack(pid: int) -> bool:
+    """Whether it catches our signal: any other process would die of it."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    caught = next((line.split()[1] for line in status.splitlines() if line[:7] == "SigCgt:"), "0")
+    return bool(int(caught, 16) >> (STACK_SIGNAL - 1) & 1)
+
+
+def _ask_for_stack(pid: int, path: Path) -> None:
+    """The answer is read at the next look. The file is emptied first, so it never grows."""
+    try:
+        os.truncate(path, 0)
+        os.kill(pid, STACK_SIGNAL)
+    except OSError as error:
+        log.info("no stack of process %d: %s", pid, error)
+
+
+def innermost(path: Path) -> str:
+    """The line that the main thread is at: `File "...", line 7 in f`."""
+    try:
+        with path.open(errors="replace") as file:
+            text = file.read(STACK_BYTES)
+    except OSError:
+        return ""
+    main = text.rpartition("Current thread")[2] or text
+    line = next((line for line in main.splitlines() if line.strip().startswith("File ")), "")
+    return line.strip()

@@ -1,0 +1,194 @@
+"""What sensors saw, turned into faults. An agent's word concerns its own run only."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from detectors.exits import classify_exit
+from detectors.hang import Evidence, find
+from unicrond.core.cycle import Cycle
+from unicrond.core.trouble import Fault, report
+from unicrond.model.incident import Scope, Severity, Signal, SignalKind
+from unicrond.model.run import Run
+
+
+def on_signal(cycle: Cycle, signal: Signal) -> None:
+    """Turns what a sensor saw into a fault, or into nothing."""
+    run = cycle.state.runs.get(signal.run_id) if signal.run_id is not None else None
+    if run is None:
+        return
+    if signal.generation < run.generation:
+        cycle.note(
+            "note",
+            f"{signal.node}: {signal.kind} of generation {signal.generation} is out of date",
+            run,
+            node=signal.node,
+        )
+        return
+    match signal.kind:
+        case SignalKind.RANK_EXITED:
+            _on_exit(cycle, run, signal)
+        case SignalKind.EXCEPTION:
+            _on_exception(cycle, run, signal)
+        case SignalKind.SLOW:
+            _on_slow(cycle, run, signal)
+        case SignalKind.LEASE_EXPIRED:
+            _report(
+                cycle,
+                run,
+                signal,
+                "lost connection",
+                Severity.SEV2,
+                f"{signal.node} heard nobody for its lease and stopped its ranks",
+            )
+        case SignalKind.START_FAILED:
+            _report(
+                cycle,
+                run,
+                signal,
+                "exited abnormally",
+                Severity.SEV2,
+                f"{signal.node} could not start its ranks: {signal.text}",
+                program=True,
+            )
+        case _:
+            cycle.note(
+                "signal", f"{signal.node}: {signal.kind} {signal.text}", run, node=signal.node
+            )
+
+
+def _report(
+    cycle: Cycle,
+    run: Run,
+    signal: Signal,
+    kind: str,
+    severity: Severity,
+    what: str,
+    *,
+    program: bool = False,
+) -> None:
+    report(
+        cycle,
+        run,
+        Fault(
+            kind=kind,
+            severity=severity,
+            scope=Scope.NODE,
+            node=signal.node,
+            what=what,
+            noticed_at=signal.at,
+            program=program,
+            own=program,
+        ),
+    )
+
+
+def _on_exit(cycle: Cycle, run: Run, signal: Signal) -> None:
+    code, number = _number(signal.data.get("exit_code")), _number(signal.data.get("signal"))
+    if code == 0 and number is None:
+        run = replace(run, early_exits=(*run.early_exits, (signal.rank or 0, signal.node))[-64:])
+        cycle.put(run)
+        return
+    last_words = str(signal.data.get("stderr", ""))
+    verdict = classify_exit(code, number, last_words)
+    rank, node, own = signal.rank, signal.node, verdict.blame != "peer"
+    how = f"by signal {number}" if number is not None else f"with exit code {code}"
+    what = f"rank {rank} on {node} ended {how} ({verdict.kind})"
+    if run.early_exits and not own:
+        rank, node = run.early_exits[0]
+        what = f"rank {rank} on {node} ended with 0 while others ran on; {what} for it"
+    severity = Severity(verdict.severity)
+    report(
+        cycle,
+        run,
+        Fault(
+            kind=verdict.kind,
+            # a dead rank needs at least a restart, whatever its last words ask for
+            severity=severity if severity is Severity.SEV1 else Severity.SEV2,
+            scope=Scope.RANK,
+            node=node,
+            rank=rank,
+            what=what,
+            noticed_at=signal.at,
+            own=own,
+            recurs=verdict.recurs,
+            program=True,
+            evidence=last_words or signal.text,
+        ),
+    )
+
+
+def _on_exception(cycle: Cycle, run: Run, signal: Signal) -> None:
+    """Raised a moment ago. Nobody waits for the rank to end: it may hang in its tear-down."""
+    verdict = classify_exit(1, None, signal.text)
+    last = next((line for line in reversed(signal.text.splitlines()) if line.strip()), "")
+    own = verdict.blame != "peer"
+    what = f"rank {signal.rank} on {signal.node} raised {last[:200]} ({verdict.kind})"
+    report(
+        cycle,
+        run,
+        Fault(
+            kind=verdict.kind,
+            severity=Severity.SEV2,
+            scope=Scope.RANK,
+            node=signal.node,
+            rank=signal.rank,
+            what=what,
+            noticed_at=signal.at,
+            own=own,
+            recurs=verdict.recurs,
+            program=True,
+            evidence=signal.text,
+        ),
+    )
+
+
+def _on_slow(cycle: Cycle, run: Run, signal: Signal) -> None:
+    """Gathers what is seen of each rank; acts once a hang is certain, or everyone is overdue."""
+    evidence = evidence_from(signal)
+    if run.assignment is None or run.healing is not None or evidence is None:
+        return
+    seen = cycle.state.slow.setdefault(run.run_id, {})
+    seen[evidence.rank] = evidence
+    finding = find(tuple(seen.values()), run.assignment.world_size)
+    if finding is None:
+        return
+    del cycle.state.slow[run.run_id]
+    others = "; ".join(f"rank {e.rank} at {e.where}" for e in seen.values() if e.where)
+    report(
+        cycle,
+        run,
+        Fault(
+            kind="task hang",
+            severity=Severity.SEV2,
+            scope=Scope.RANK if finding.rank is not None else Scope.RUN,
+            node=finding.node,
+            rank=finding.rank,
+            what=finding.reason,
+            noticed_at=signal.at,
+            program=True,
+            own=finding.rank is not None,
+            evidence=others,
+        ),
+    )
+
+
+def evidence_from(signal: Signal) -> Evidence | None:
+    """None when the agent's words make no sense."""
+    data = signal.data
+    seconds, usual = data.get("seconds"), data.get("usual_seconds")
+    if signal.rank is None or not isinstance(seconds, (int, float)):
+        return None
+    return Evidence(
+        rank=signal.rank,
+        node=signal.node,
+        process_state=str(data.get("process_state", ""))[:1],
+        seconds=float(seconds),
+        usual_seconds=float(usual) if isinstance(usual, (int, float)) else 0.0,
+        overdue=data.get("overdue") is True,
+        where=str(data.get("where", ""))[:300],
+    )
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
