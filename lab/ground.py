@@ -87,7 +87,7 @@ def _copy_etc(target: Path) -> None:
     wanted = [
         str(entry) for entry in Path("/etc").iterdir() if not NOT_COPIED.fullmatch(entry.name)
     ]
-    processes.run(["cp", "--archive", f"--target-directory={target}", *wanted])
+    processes.run_here(["cp", "--archive", f"--target-directory={target}", *wanted])
 
 
 def _make_folders(paths: LabPaths) -> None:

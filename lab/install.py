@@ -37,7 +37,7 @@ def install(target: Path, source: Path = SOURCE) -> None:
     for name, module in PROGRAMS.items():
         _write_program(programs / name, LAUNCHER.format(home=INSIDE, module=module))
     _install_wrapper(source / "slurm_plugins/unicron-run", programs / "unicron-run")
-    processes.run(["chmod", "-R", "a+rX", str(target)])
+    processes.run_here(["chmod", "-R", "a+rX", str(target)])
 
 
 def _copy_tree(source: Path, target: Path) -> None:
@@ -57,7 +57,7 @@ def _build_agent(library: Path, zipapp: Path) -> None:
 
 def python(arguments: Sequence[str], library: Path = SOURCE) -> None:
     command = ["env", "-C", "/", f"PYTHONPATH={library}", sys.executable, *arguments]
-    processes.run(command, timeout_seconds=120)
+    processes.run_here(command, timeout_seconds=120)
 
 
 def _write_program(path: Path, text: str) -> None:

@@ -141,11 +141,10 @@ def as_user(user: str, argv: Sequence[str], variables: Mapping[str, str], folder
 
 
 def run(argv: Sequence[str], *, timeout_seconds: float = 30, text_in: str | None = None) -> str:
-    """Run a command that has to succeed; its stdout. It ends with us, should we be killed."""
-    command = ["setpriv", "--pdeathsig", "KILL", "--", *argv]
+    """Run a command that has to succeed; its stdout."""
     try:
         done = subprocess.run(
-            command, input=text_in, stdin=subprocess.DEVNULL if text_in is None else None,
+            argv, input=text_in, stdin=subprocess.DEVNULL if text_in is None else None,
             capture_output=True, text=True, timeout=timeout_seconds, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
@@ -154,6 +153,15 @@ def run(argv: Sequence[str], *, timeout_seconds: float = 30, text_in: str | None
         said = (done.stderr or done.stdout).strip()[-2000:]
         raise LabError(f"{' '.join(argv)}: exit code {done.returncode}: {said}")
     return done.stdout
+
+
+def run_here(argv: Sequence[str], *, timeout_seconds: float = 60) -> str:
+    """The same for one that works on the lab's files from outside: it ends with us.
+
+    Else it would go on writing after we were killed and `down` had removed everything. What works
+    inside the lab ends with the lab.
+    """
+    return run(["setpriv", "--pdeathsig", "KILL", "--", *argv], timeout_seconds=timeout_seconds)
 
 
 def send_signal(process: Process, number: signal.Signals) -> bool:
@@ -167,11 +175,22 @@ def kill_and_wait(process: Process, timeout_seconds: float = 20) -> None:
     with _handle(process) as handle:
         if handle is None or not _deliver(handle, signal.SIGKILL):
             return
-        ended, _, _ = select.select([handle], [], [], timeout_seconds)
-    if not ended:
-        raise LabError(
-            f"process {process.pid} does not end within {timeout_seconds:g} s of SIGKILL"
-        )
+        deadline = time.monotonic() + timeout_seconds
+        while not select.select([handle], [], [], 0.5)[0] and not _waits_for_zombies(process.pid):
+            if time.monotonic() > deadline:
+                raise LabError(f"process {process.pid} lives {timeout_seconds:g} s after SIGKILL")
+    deadline = time.monotonic() + 1
+    while (PROC / str(process.pid)).exists() and time.monotonic() < deadline:
+        time.sleep(0.002)  # until it is reaped, if anybody does that here
+
+
+def _waits_for_zombies(init: int) -> bool:
+    """All of its namespace is dead and has let go of everything, but nobody reaps the dead.
+
+    So it is in a container whose first process does not care for orphans.
+    """
+    process = read_process(init)
+    return process is None or (not process.arguments and not living_in(init))
 
 
 @contextlib.contextmanager
