@@ -113,12 +113,16 @@ def _obstacle(problem: Problem, shares: Shares) -> str:
     for claim, share in zip(problem.claims, shares, strict=True):
         if not claim.allows(share.pool, share.size):
             return f"{share.size} is no legal size of run {claim.run_id}"
-    used = Counter[str]()
-    for share in shares:
+    used, of_account = Counter[str](), Counter[str]()
+    for claim, share in zip(problem.claims, shares, strict=True):
         used[share.pool] += share.size
+        of_account[claim.account] += share.size
     for name, pool in problem.pools.items():
         if used[name] > pool.workers:
             return f"{used[name]} workers needed in pool {name}, {pool.workers} are there"
+    for name, limits in problem.accounts.items():
+        if not limits.allow(of_account[name]):
+            return f"{of_account[name]} workers are not within the limits of account {name}"
     return ""
 
 

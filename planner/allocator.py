@@ -33,13 +33,14 @@ from typing import NamedTuple
 import numpy as np
 
 from planner import kernels
-from planner.kernels import BLOCK, UNREACHABLE, Ints
+from planner.kernels import BLOCK, Ints
 from unicrond.errors import BadInput
 
-LIMIT = 2**60  # of a key, and of a price times a size, so that no step leaves int64
+LIMIT = 2**60  # of a key; losses and costs stay within four times as much, and so within int64
 PRICE_STEPS = 48  # any price gives an exact answer; a better one gives it sooner
 FIRST_GUESS = 4096  # the part of the known loss that is tried first
 GROWTH = 8
+GUESSES = 64 // 3 + 1  # from 1 to all of int64
 
 
 class Infeasible(BadInput):
@@ -68,7 +69,7 @@ class _Packing(NamedTuple):
 
 def largest_total(runs: int, workers: int, held: int) -> int:
     """What the runs' largest absolute gains may sum to, `held` workers being held in all."""
-    return LIMIT // _Packing.of(runs, workers, held).unit
+    return LIMIT // _Packing.of(runs, workers, held).unit - 1
 
 
 def divide(gains: Ints, held: Sequence[int], workers: int) -> Division:
@@ -84,28 +85,30 @@ def divide(gains: Ints, held: Sequence[int], workers: int) -> Division:
 class _Offer:
     """What every run takes at one price of a worker, and the bound D(price) that follows."""
 
-    def __init__(self, pool: _Pool, price: int, least: Ints, most: Ints, guess: Ints) -> None:
-        self.price, self.sizes, self.profit = price, guess.copy(), np.empty_like(guess)
+    def __init__(self, pool: _Pool, price: int, least: Ints, most: Ints) -> None:
+        self.price, self.sizes, self.profit = price, np.empty_like(least), np.empty_like(least)
         kernels.respond(
             pool.gains, pool.tops, pool.held, pool.packing.unit, pool.packing.move,
-            price, least, most, self.sizes, self.profit,
+            price, pool.first, least, most, self.sizes, self.profit,
         )  # fmt: skip
         self.unused = pool.workers - int(self.sizes.sum())  # the slope of D, to the right
-        self.bound = price * pool.workers + sum(self.profit.tolist())
+        self.bound = price * pool.spare + sum(self.profit.tolist())
 
 
 class _Pool:
     def __init__(self, gains: Ints, held: Ints, workers: int) -> None:
         self.gains, self.held, self.workers = gains, held, workers
-        runs, self.columns = len(held), min(gains.shape[1], workers + 1)
+        runs, columns = len(held), min(gains.shape[1], workers + 1)
         self.packing = _Packing.of(runs, workers, int(held.sum()))
-        self.tops = np.empty((runs, -(-self.columns // BLOCK)), np.int64)
-        self.first, self.best, largest = np.empty((3, runs), np.int64)
-        kernels.summarise(gains, self.columns, self.tops, self.first, self.best, largest)
+        self.tops = np.empty((runs, -(-columns // BLOCK)), np.int64)
+        self.first, largest = np.empty((2, runs), np.int64)
+        kernels.summarise(gains, columns, self.tops, self.first, largest)
         if (self.first < 0).any():
             raise Infeasible("floor: a run has no legal size that the pool could give it")
         if (needed := int(self.first.sum())) > workers:
             raise Infeasible(f"floor: the runs need {needed} workers at least, {workers} are there")
+        self.spare = workers - needed  # prices are paid for workers beyond everyone's first size
+        self.last = np.minimum(columns - 1, self.first + self.spare)
         if int(largest.max()) * self.packing.unit > LIMIT:
             raise self._too_large()
 
@@ -114,25 +117,24 @@ class _Pool:
         return BadInput(f"gains: too large to be exact; in a unit that keeps sums within {most}")
 
     def solve(self) -> tuple[int, ...]:
-        if int(self.first.sum()) == self.workers:
+        if self.spare == 0:
             return tuple(self.first.tolist())
         offer, gap = self._best_offer()
         allowed = gap // FIRST_GUESS
-        while True:  # ends: within the gap there is a division that is known
-            loss, sizes = self._recurrence(offer, allowed)
-            if loss <= allowed:
+        for _ in range(GUESSES):
+            sizes = self._recurrence(offer, allowed)
+            if sizes is not None:
                 return sizes
-            gap = min(gap, loss)
             allowed = min(gap, max(allowed * GROWTH, 1))
+        raise AssertionError(f"a division that loses {gap} is known, and none was found")
 
     def _best_offer(self) -> tuple[_Offer, int]:
         """An offer with a bound near the least, and what a known division loses against it."""
-        last = np.full_like(self.first, self.columns - 1)
-        low = _Offer(self, 0, self.first, last, self.best)
+        low = _Offer(self, 0, self.first, self.last)
         if low.unused >= 0:
             return low, 0
-        price = min(self._highest_price(low), LIMIT // self.columns)
-        high = _Offer(self, price, self.first, low.sizes, self.first)
+        price = min(self._highest_price(low), 2 * LIMIT // self.spare + 1)
+        high = _Offer(self, price, self.first, low.sizes)
         if high.unused < 0:
             raise self._too_large()
         for _ in range(PRICE_STEPS):
@@ -140,7 +142,7 @@ class _Pool:
             price = rise // (high.unused - low.unused)  # where their tangents meet
             if not low.price < price < high.price:
                 break
-            middle = _Offer(self, price, high.sizes, low.sizes, high.sizes)
+            middle = _Offer(self, price, high.sizes, low.sizes)
             low, high = (low, middle) if middle.unused >= 0 else (middle, high)
         known = high.bound - high.price * high.unused
         best = min(low, high, key=lambda offer: offer.bound)
@@ -151,11 +153,10 @@ class _Pool:
         gains = self.gains[np.arange(self.first.size), self.first]
         distance = abs(self.first - self.held)
         keys = gains * self.packing.unit - (distance > 0) * self.packing.move - distance
-        least: int = sum(keys.tolist())
-        return int((free.bound - least) // (self.workers - int(self.first.sum()))) + 1
+        return int((free.bound - sum(keys.tolist())) // self.spare) + 1
 
-    def _recurrence(self, offer: _Offer, allowed: int) -> tuple[int, tuple[int, ...]]:
-        """The least loss over the sizes that lose at most `allowed`, and the size of each run."""
+    def _recurrence(self, offer: _Offer, allowed: int) -> tuple[int, ...] | None:
+        """Each run's size in the division that loses least, if that is at most `allowed`."""
         start, sizes, losses = self._survivors(offer, allowed)
         first, last = sizes[start[:-1]], sizes[start[1:] - 1]
         capacity = self.workers - int(first.sum())  # workers beyond everyone's first survivor
@@ -164,25 +165,24 @@ class _Pool:
         low = np.maximum(0, capacity - before)
         high = np.minimum(capacity, unused + before[-1] - before)
         if (low > high).any():
-            return UNREACHABLE, ()
+            return None
         extra = sizes - np.repeat(first, np.diff(start))
         offset = np.concatenate(([0], np.cumsum(high - low + 1)))
         table = np.empty(offset[-1], np.int64)
         kernels.least_losses(start, extra, losses, offer.price, allowed, low, high, offset, table)
         if table[0] > allowed:
-            return UNREACHABLE, ()
+            return None
         chosen = np.empty(first.size, np.int64)
         kernels.trace(start, extra, losses, low, high, offset, table, chosen)
-        return int(table[0]), tuple(sizes[chosen].tolist())
+        return tuple(sizes[chosen].tolist())
 
     def _survivors(self, offer: _Offer, allowed: int) -> tuple[Ints, Ints, Ints]:
         start, room = np.empty(self.first.size + 1, np.int64), 16 * self.first.size
         while True:  # twice at most
             sizes, losses = np.empty((2, room), np.int64)
             found = kernels.survivors(
-                self.gains, self.columns, self.tops, self.held,
-                self.packing.unit, self.packing.move,
-                offer.price, offer.profit, allowed, start, sizes, losses,
+                self.gains, self.tops, self.held, self.packing.unit, self.packing.move,
+                offer.price, self.first, self.last, offer.profit, allowed, start, sizes, losses,
             )  # fmt: skip
             if found <= room:
                 return start, sizes[:found], losses[:found]

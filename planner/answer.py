@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from planner.advice import Advice, Option, Shares, advise, describe
 from planner.allocator import Infeasible
@@ -18,7 +19,7 @@ from planner.failover import (
     after,
     prepare,
 )
-from planner.objective import Claim, Plan, Problem, Share
+from planner.objective import Change, Claim, Plan, Problem, Share
 from planner.placement import place
 from planner.question import Question
 
@@ -92,12 +93,17 @@ def words(event: Event) -> str:
 def _nodes(question: Question, whole: Problem, shares: Shares) -> Nodes:
     """Which nodes each run gets, where the question lists nodes that are given out whole."""
     placed: dict[int, tuple[str, ...]] = {}
+    pairs = list(zip(whole.claims, shares, strict=True))
+    requeued = {c.run_id for c, s in pairs if c.change(s.size, s.pool) is Change.REQUEUE}
     for pool in question.pools:
         counts = {
             claim.run_id: share.size // pool.node_workers if share.pool == pool.name else 0
-            for claim, share in zip(whole.claims, shares, strict=True)
+            for claim, share in pairs
         }
-        there = sites(question, pool.name)
+        there = [
+            replace(site, run_id=None, pinned=False) if site.run_id in requeued else site
+            for site in sites(question, pool.name)
+        ]
         if there and pool.whole_nodes:
             placed |= {run: nodes for run, nodes in place(there, counts).items() if nodes}
     return placed

@@ -20,15 +20,11 @@ DAY_SECONDS = 86400.0
 
 def problem(question: Question) -> Problem:
     """Raises BadInput that names the field."""
-    claims = {
-        run.id: _claim(question, run, f"runs.{i}")
-        for i, run in enumerate(question.runs)
-        if not run.queued
-    }
+    claims = {claim.run_id: claim for claim in _claims(question, queued=False)}
     _check_held(question, claims.values())
     _check_nodes(question, claims)
     return Problem(
-        claims=tuple(claim for _, claim in sorted(claims.items())),
+        claims=tuple(claims.values()),
         pools={pool.name: _pool(pool) for pool in question.pools},
         other_changes_per_second=question.reliability.other_changes_per_day / DAY_SECONDS,
         horizon_seconds=question.reliability.horizon_seconds,
@@ -46,11 +42,16 @@ def failover_state(question: Question) -> State:
     for node in question.nodes:
         if node.usable and node.pool == pool.name and node.switch:
             switches.setdefault(node.switch, Counter())[node.run] += pool.node_workers
-    queued = tuple(
-        _claim(question, run, f"runs.{i}") for i, run in enumerate(question.runs) if run.queued
-    )
+    queued = _claims(question, queued=True)
     waiting = tuple(claim for claim in queued if claim.pool == pool.name)
     return State(whole, pool.name, pool.node_workers, switches, waiting, question.keeps_freed)
+
+
+def _claims(question: Question, queued: bool) -> list[Claim]:
+    """In order of run id."""
+    claims = [(run, _claim(question, run, f"runs.{i}")) for i, run in enumerate(question.runs)]
+    wanted = [claim for run, claim in claims if run.queued == queued]
+    return sorted(wanted, key=lambda claim: claim.run_id)
 
 
 def sites(question: Question, pool: str) -> list[Site]:
@@ -101,9 +102,14 @@ def _claim(question: Question, run: RunPart, place: str) -> Claim:
         weight=run.weight,
         floor=run.floor,
         ceiling=run.ceiling,
-        can_shrink=run.can_shrink,
+        pinned=_pinned(question, run) if run.can_shrink else run.size,
         account=run.account,
     )
+
+
+def _pinned(question: Question, run: RunPart) -> int:
+    nodes = [node for node in question.nodes if node.run == run.id and node.pinned and node.usable]
+    return sum(question.pool(node.pool, "nodes").node_workers for node in nodes)
 
 
 def _flops(part: ThroughputPart, largest: int) -> Floats:

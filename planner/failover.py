@@ -89,9 +89,12 @@ def prepare(state: State, stamp: Hashable) -> Failover:
 
 
 def events(state: State) -> Iterator[Event]:
+    """All that the table foresees."""
     running = [claim for claim in state.problem.claims if claim.pool == state.pool]
     yield from (NodeLost(claim.run_id) for claim in running if claim.held)
-    yield NodeLost(None)
+    idle = state.problem.pools[state.pool].workers - sum(claim.held for claim in running)
+    if idle >= state.node_workers:
+        yield NodeLost(None)
     yield NodeReturned()
     yield from (RunEnded(claim.run_id) for claim in running)
     yield from (RunStarted(claim.run_id) for claim in state.queued)

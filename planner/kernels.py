@@ -53,50 +53,49 @@ def _key(gain: int, size: int, held: int, unit: int, move: int) -> int:
 
 
 @compiled
-def summarise(
-    gains: Ints, columns: int, tops: Ints, first: Ints, best: Ints, largest: Ints
-) -> None:  # fmt: skip
-    """Each row's best gain by block, first legal size, size of the best gain, largest magnitude."""
+def summarise(gains: Ints, columns: int, tops: Ints, first: Ints, largest: Ints) -> None:
+    """Each row's best gain by block, first legal size (or -1), and largest magnitude."""
     for i in range(gains.shape[0]):
-        row, first[i], best[i] = gains[i], -1, 0
+        row, first[i] = gains[i], -1
         highest, lowest = ILLEGAL, 0
         for b in range(tops.shape[1]):
             top = ILLEGAL
             for k in range(b * BLOCK, min((b + 1) * BLOCK, columns)):
                 top = max(top, row[k])
                 lowest = min(lowest, row[k] if row[k] > ILLEGAL else 0)
-            tops[i, b] = top
-            if top > highest:
-                highest, best[i] = top, b * BLOCK
+            tops[i, b], highest = top, max(highest, top)
             if top > ILLEGAL and first[i] < 0:
                 first[i] = b * BLOCK
-        if highest > ILLEGAL:
-            while row[best[i]] < highest:
-                best[i] += 1
-            while row[first[i]] == ILLEGAL:
-                first[i] += 1
+        while first[i] >= 0 and row[first[i]] == ILLEGAL:
+            first[i] += 1
         largest[i] = max(highest, -lowest)
 
 
 @compiled
 def respond(
     gains: Ints, tops: Ints, held: Ints, unit: int, move: int, price: int,
-    least: Ints, most: Ints, choice: Ints, profit: Ints,
+    first: Ints, least: Ints, most: Ints, choice: Ints, profit: Ints,
 ) -> None:  # fmt: skip
-    """What each run would take, between `least` and `most`, were a worker to cost `price`.
+    """What each run would take, between `least` and `most`, were workers beyond `first` to cost.
 
-    `choice` holds a guess before, the smallest best size after; `profit` its key less its cost.
+    `choice` is the smallest of the best sizes, `profit` its key less its cost.
     """
     for i in range(gains.shape[0]):
-        row, size = gains[i], choice[i]
-        best = _key(row[size], size, held[i], unit, move) - price * size
+        row, best, size = gains[i], ILLEGAL, 0
+        promising, bound = -1, ILLEGAL
         for b in range(least[i] // BLOCK, most[i] // BLOCK + 1):
-            if tops[i, b] == ILLEGAL or tops[i, b] * unit - price * b * BLOCK < best:
+            cost = price * (max(b * BLOCK, least[i]) - first[i])
+            if tops[i, b] > ILLEGAL and tops[i, b] * unit - cost > bound:
+                promising, bound = b, tops[i, b] * unit - cost
+        for b in range(least[i] // BLOCK - 1, most[i] // BLOCK + 1):
+            b = promising if b < least[i] // BLOCK else b  # first the one that promises most
+            begin = max(b * BLOCK, least[i])
+            if tops[i, b] == ILLEGAL or tops[i, b] * unit - price * (begin - first[i]) < best:
                 continue
-            for k in range(max(b * BLOCK, least[i]), min((b + 1) * BLOCK, most[i] + 1)):
+            for k in range(begin, min((b + 1) * BLOCK, most[i] + 1)):
                 if row[k] == ILLEGAL:
                     continue
-                value = _key(row[k], k, held[i], unit, move) - price * k
+                value = _key(row[k], k, held[i], unit, move) - price * (k - first[i])
                 if value > best or (value == best and k < size):
                     best, size = value, k
         choice[i], profit[i] = size, best
@@ -104,10 +103,11 @@ def respond(
 
 @compiled
 def survivors(
-    gains: Ints, columns: int, tops: Ints, held: Ints, unit: int, move: int,
-    price: int, profit: Ints, allowed: int, start: Ints, sizes: Ints, losses: Ints,
+    gains: Ints, tops: Ints, held: Ints, unit: int, move: int,
+    price: int, first: Ints, last: Ints, profit: Ints, allowed: int,
+    start: Ints, sizes: Ints, losses: Ints,
 ) -> int:  # fmt: skip
-    """The sizes that lose at most `allowed` at that price; row i's are start[i] to start[i + 1].
+    """The sizes that lose at most `allowed` at that price; run i's are start[i] to start[i + 1].
 
     Sizes beaten by a smaller one of the same run are left out. Returns how many there are, of which
     only as many as `sizes` holds are written.
@@ -115,14 +115,16 @@ def survivors(
     found = 0
     for i in range(gains.shape[0]):
         row, start[i], highest = gains[i], found, ILLEGAL
-        for b in range(tops.shape[1]):
-            if tops[i, b] == ILLEGAL or profit[i] - tops[i, b] * unit + price * b * BLOCK > allowed:
+        for b in range(first[i] // BLOCK, last[i] // BLOCK + 1):
+            begin = max(b * BLOCK, first[i])
+            cost = price * (begin - first[i])
+            if tops[i, b] == ILLEGAL or profit[i] - tops[i, b] * unit + cost > allowed:
                 continue
-            for k in range(b * BLOCK, min((b + 1) * BLOCK, columns)):
+            for k in range(begin, min((b + 1) * BLOCK, last[i] + 1)):
                 if row[k] == ILLEGAL:
                     continue
                 key = _key(row[k], k, held[i], unit, move)
-                loss = profit[i] - key + price * k
+                loss = profit[i] - key + price * (k - first[i])
                 if loss > allowed or key < highest:
                     continue
                 highest = key

@@ -38,7 +38,7 @@ class Change(StrEnum):
     SWAP = "swap"  # x' = x, spares take the place of the lost workers
     SHRINK = "shrink"  # x' < x
     GROW = "grow"  # x' > x
-    REQUEUE = "requeue"  # x' = 0, another pool, or fewer where Slurm cannot shrink the run
+    REQUEUE = "requeue"  # x' = 0, another pool, or fewer than Slurm can shrink the run to
     START = "start"  # x = 0: nothing runs, so nothing is lost
 
 
@@ -80,7 +80,7 @@ class Claim:
     weight: float = 1.0
     floor: int = 0
     ceiling: int | None = None
-    can_shrink: bool = True
+    pinned: int = 0  # workers that it cannot give back but by a requeue: its batch hosts'
     account: str = ""
 
     @property
@@ -102,7 +102,7 @@ class Claim:
             return Change.SWAP if self.faulty else Change.RESTART if self.broken else Change.KEEP
         if size > self.size:
             return Change.GROW
-        return Change.SHRINK if self.can_shrink else Change.REQUEUE
+        return Change.SHRINK if size >= self.pinned else Change.REQUEUE
 
     def seconds(self, change: Change) -> float:
         """D_transition."""
@@ -116,8 +116,11 @@ class Claim:
         return size == 0 or (size < table.size and not math.isnan(table[size]))
 
     def rate(self, pool: str, size: int) -> float:
-        """F(t, x') after the change."""
-        return self.weight * float(self.throughput[pool][size]) if size else 0.0
+        """F(t, x') after the change; the present size yields what it does, be it legal or not."""
+        table = self.throughput[pool][: size + 1]
+        if size and table.size > size and not math.isnan(table[size]):
+            return self.weight * float(table[size])
+        return self.present_rate if (pool, size) == (self.pool, self.size) else 0.0
 
     def price(self, pool: str, size: int) -> float:
         """1(t, x -> x') F(t, x) D_transition(t, x -> x'), in FLOP."""
@@ -129,7 +132,9 @@ class Claim:
         np.multiply(table, self.weight * lasting, out=row[: table.size])
         row[table.size :] = np.nan
         row[0] = -margin * self.price(pool, 0)
-        row[1:size] -= margin * self.price(pool, size - 1)
+        low = max(1, min(self.pinned, size))
+        row[1:low] -= margin * self.price(pool, 0)
+        row[low:size] -= margin * self.price(pool, size - 1)
         row[size + 1 :] -= margin * self.price(pool, size + 1)
         if 0 < size < row.size:
             row[size] -= margin * self.price(pool, size)
@@ -144,6 +149,9 @@ class Limits:
 
     floor: int = 0
     ceiling: int | None = None
+
+    def allow(self, workers: int) -> bool:
+        return self.floor <= workers and (self.ceiling is None or workers <= self.ceiling)
 
 
 @dataclass(frozen=True, slots=True)

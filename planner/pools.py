@@ -15,7 +15,8 @@ TIME_LIMIT_SECONDS = 8.0  # for the integer program
 
 def solve(problem: Problem, time_limit_seconds: float = TIME_LIMIT_SECONDS) -> Plan:
     """Raises Infeasible where floors do not fit, and BadInput."""
-    if problem.accounts or any(len(claim.throughput) > 1 for claim in problem.claims):
+    shared = problem.accounts or any(len(claim.throughput) > 1 for claim in problem.claims)
+    if shared and problem.claims:
         return solve_program(problem, time_limit_seconds)
     shares, gain = dict[int, Share](), 0.0
     for name, pool in problem.pools.items():

@@ -28,8 +28,7 @@ from planner.kernels import ILLEGAL, Floats, Ints
 from planner.objective import Plan, Problem, Proof, Share, gains
 
 GAP = 1e-3  # that is good enough, relative to the plan's gain; HiGHS aims at half of it
-COLUMNS = (4_000, 16_000)  # tried one after the other,
-TIME_PARTS = (0.6, 0.4)  # each for its part of the time
+COLUMNS = (4_000, 8_000)  # tried one after the other, each for half of the time
 PRICING_ROUNDS = 40
 GREEDY_MOVES = 10_000
 
@@ -41,11 +40,11 @@ def solve_program(problem: Problem, time_limit_seconds: float) -> Plan:
     losses, bound = program.losses(prices)
     best = program.improve(rounded, np.union1d(useful, _least(losses, COLUMNS[0])))
     proof, proven = Proof.GREEDY, bound
-    for columns, part in zip(COLUMNS, TIME_PARTS, strict=True):
+    for columns in COLUMNS:
         near = _least(losses, columns)
         left_out = bound - losses[near].max() if near.size < losses.size else -np.inf
         kept = near if best is None else np.union1d(near, best)
-        found, found_bound = program.integers(kept, part * time_limit_seconds)
+        found, found_bound = program.integers(kept, time_limit_seconds / len(COLUMNS))
         if found is None:
             continue
         proof, proven = Proof.BOUND, min(proven, max(found_bound, left_out))
@@ -87,7 +86,8 @@ class _Program:
         claims = [self.problem.claims[i] for i in members]
         worth = gains(self.problem, claims, name)
         legal = worth.table != ILLEGAL
-        legal[[claim.pool != name for claim in claims], 0] = False  # nothing is nothing: one column
+        away = np.array([claim.pool != name for claim in claims], np.bool_)
+        legal[away, 0] = False  # nothing is nothing: one column
         row, size = (part.astype(np.int64) for part in np.nonzero(legal))
         run = np.array(members, np.int64)[row]
         gain = np.asarray(worth.table[row, size] * worth.unit, np.float64)

@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    model_validator,
+)
 
 from planner.pools import TIME_LIMIT_SECONDS
 from unicrond.errors import BadInput
@@ -46,6 +54,12 @@ class RangePart(_Part):
     max: Annotated[int, Field(ge=1, le=10**6)]
     unit: Annotated[int, Field(ge=1)] = 1
 
+    @model_validator(mode="after")
+    def _upwards(self) -> RangePart:
+        if self.max < self.min:
+            raise ValueError(f"max {self.max} is less than min {self.min}")
+        return self
+
 
 class ModelPart(_Part):
     flops_per_iteration: Positive
@@ -69,6 +83,17 @@ class ThroughputPart(_Part):
         return self
 
 
+def _kind_of_sizes(value: object) -> str:
+    return "range" if isinstance(value, dict) else "list"
+
+
+Sizes = Annotated[
+    Annotated[list[Annotated[int, Field(ge=1, le=10**6)]], Tag("list")]
+    | Annotated[RangePart, Tag("range")],
+    Discriminator(_kind_of_sizes),
+]
+
+
 class RunPart(_Part):
     id: Annotated[int, Field(ge=0)]
     throughput: Annotated[dict[str, ThroughputPart], Field(min_length=1)]  # by pool it may use
@@ -79,7 +104,7 @@ class RunPart(_Part):
     queued: bool = False  # waits for `size` workers: an event of the failover table only
     weight: Positive = 1.0
     account: str = ""
-    sizes: list[Annotated[int, Field(ge=1, le=10**6)]] | RangePart | None = None
+    sizes: Sizes | None = None
     floor: Count = 0
     ceiling: Count | None = None
     can_shrink: bool = True
@@ -138,7 +163,9 @@ def parse(text: str | bytes) -> Question:
     _check_unique("accounts", "name", [account.name for account in question.accounts])
     _check_unique("nodes", "name", [node.name for node in question.nodes])
     cells = sum(
-        question.pool(name, "runs").workers for run in question.runs for name in run.throughput
+        question.pool(name, f"runs.{i}.throughput").workers
+        for i, run in enumerate(question.runs)
+        for name in run.throughput
     )
     if cells > MOST_CELLS:
         raise BadInput(f"runs: runs times workers is {cells}, at most {MOST_CELLS} can be weighed")

@@ -14,6 +14,7 @@ from unicrond.ctl import database, lists
 from unicrond.ctl.classify import classify, diagnose
 from unicrond.ctl.client import settings_for
 from unicrond.ctl.mode import mode
+from unicrond.ctl.plan import plan
 from unicrond.ctl.status import status
 from unicrond.ctl.why import why
 from unicrond.errors import BadInput, UnicronError
@@ -49,7 +50,7 @@ def options(
 
 COMMANDS = (
     status, lists.runs, lists.incidents, why, mode, lists.nodes, lists.allocations, classify,
-    diagnose,
+    diagnose, plan,
 )  # fmt: skip
 for command in COMMANDS:
     app.command()(command)
