@@ -53,8 +53,8 @@ def choose(run: Run, trouble: Trouble, restarts_allowed: int) -> Choice:
         step, reason = (
             HealStep.END,
             (
-                f"{trouble.what}; {run.restarts_without_progress} restarts in a row brought nothing: "
-                f"ending run {run.run_id} with exit code {NO_RESTART}"
+                f"{trouble.what}; {run.restarts_without_progress} restarts in a row brought "
+                f"nothing: ending run {run.run_id} with exit code {NO_RESTART}"
             ),
         )
     elif len(nodes) >= run.min_nodes:

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.classification import classify
-from detectors.verdict import Blame, Kind, Verdict
-from detectors.classification import PREFILTER, RULES
+from detectors.classification import PREFILTER, RULES, classify
 from detectors.prefilter import ORDINARY
+from detectors.verdict import Blame, Kind, Verdict
 from tests.data.signals.labelled import Message, messages
 from unicrond.model.incident import Severity
 

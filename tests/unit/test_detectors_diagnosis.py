@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detectors.verdict import Kind
 from detectors.diagnosis import Report, diagnose
+from detectors.verdict import Kind
 from tests.data.signals.labelled import messages
 from unicrond.model.incident import Severity
 

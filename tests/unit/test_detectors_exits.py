@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from detectors.verdict import Blame, Kind
 from detectors.exits import classify_exit
+from detectors.verdict import Blame, Kind
 from unicrond.model.incident import Severity
 
 
