@@ -9,6 +9,8 @@ from db.memory import MemoryStore
 from unicrond.core.policy import Policy
 from unicrond.model.cluster import NodeState
 from unicrond.model.decision import ActionKind, Mode
+from unicrond.model.events import SignalArrived
+from unicrond.model.incident import Signal, SignalKind
 from unicrond.model.run import LossState, RunState
 from unicrond.slurm.simulated import SimulatedSlurm
 
@@ -292,3 +294,53 @@ def test_an_unreachable_store_stops_every_action_and_loses_nothing() -> None:
     world.until(lambda: world.run(job).state is RunState.RUNNING)
     assert world.run(job).generation == 2
     assert "n2 ended by signal 9" in "".join(entry.text for entry in store.journal)
+
+
+def told(job: int, world: World, kind: SignalKind, rank: int, **data: object) -> None:
+    """A sensor of the agent on rank's node speaks."""
+    text = str(data.pop("text", ""))
+    signal = Signal(
+        world.clock.at,
+        kind,
+        job,
+        f"n{rank + 1}",
+        rank,
+        generation=world.run(job).generation,
+        text=text,
+        data=data,
+    )
+    world.tell(SignalArrived(signal))
+
+
+def test_a_stopped_rank_is_named_and_its_run_restarts(world: World) -> None:
+    job = running(world)
+    told(job, world, SignalKind.SLOW, 0, process_state="S", seconds=0.9, usual_seconds=0.2)
+    world.pass_seconds(1)
+    assert world.performed == []
+    told(job, world, SignalKind.SLOW, 1, process_state="T", seconds=0.9, usual_seconds=0.2)
+    world.until(
+        lambda: world.run(job).generation == 2 and world.run(job).state is RunState.RUNNING,
+        within_seconds=5,
+    )
+    assert "rank 1 on n2 is stopped" in "".join(entry.text for entry in world.store.journal)
+
+
+def test_slow_iterations_that_end_well_change_nothing(world: World) -> None:
+    job = running(world)
+    for _ in range(10):
+        for rank in range(3):
+            told(
+                job, world, SignalKind.SLOW, rank, process_state="R", seconds=4.0, usual_seconds=0.2
+            )
+        world.pass_seconds(2)
+    assert world.performed == []
+
+
+def test_an_exception_is_healed_before_its_rank_has_ended(world: World) -> None:
+    job = running(world)
+    told(job, world, SignalKind.EXCEPTION, 2, text="Traceback ...\nRuntimeError: boom")
+    world.until(
+        lambda: world.run(job).generation == 2 and world.run(job).state is RunState.RUNNING,
+        within_seconds=5,
+    )
+    assert "raised RuntimeError: boom" in "".join(entry.text for entry in world.store.journal)

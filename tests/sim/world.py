@@ -91,6 +91,10 @@ class World:
         self.slurm.restore(node)
         self.agents.restore_node(node)
 
+    def tell(self, event: Event) -> None:
+        """Something that unicrond hears at the next tick."""
+        self._events.append(event)
+
     def start_unicrond(self) -> None:
         saved = self.store.load()
         self.core = Core(from_saved(saved, self.policy, self.clock.at))

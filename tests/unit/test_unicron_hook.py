@@ -1,0 +1,150 @@
+"""The start-up hook in real Python processes: it watches, chains the user's own, breaks nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from unicron import page
+
+ROOT = Path(__file__).parents[2]
+FAKE_TORCH = """
+class Optimizer:
+    hooks = []
+    def step(self):
+        for hook in self.hooks:
+            hook(self, (), {})
+def register_optimizer_step_post_hook(hook):
+    Optimizer.hooks.append(hook)
+"""
+FAKE_GROUPS = """
+def init_process_group(*a, **k): pass
+def destroy_process_group(*a, **k): pass
+"""
+
+
+class Rank:
+    """A Python process started as the agent starts it; what it says on the socket is kept."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.page = folder / "page"
+        page.make(self.page)
+        self.said: list[dict[str, object]] = []
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(folder / "sock"))
+        self._listener.listen()
+        threading.Thread(target=self._listen, daemon=True).start()
+        for name, text in (
+            ("optim/optimizer.py", FAKE_TORCH),
+            ("distributed/distributed_c10d.py", FAKE_GROUPS),
+        ):
+            path = folder / "lib/torch" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            for package in (path.parent, path.parents[1]):
+                (package / "__init__.py").touch()
+            path.write_text(text)
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            with connection, connection.makefile() as lines:
+                self.said += [json.loads(line) for line in lines]
+
+    def run(self, script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        path = self.folder / "train.py"
+        path.write_text(script)
+        paths = f"{ROOT / 'unicron/hook'}:{self.folder / 'lib'}"
+        return subprocess.run(
+            [sys.executable, str(path)],
+            env={**os.environ, "PYTHONPATH": paths, "UNICRON_PAGE": str(self.page),
+                 "UNICRON_SOCKET": str(self.folder / "sock"), "UNICRON_MEMBER": "m.1",
+                 **environment},
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+@pytest.fixture
+def rank(tmp_path: Path) -> Rank:
+    return Rank(tmp_path)
+
+
+TRAIN = """
+from torch.optim.optimizer import Optimizer
+from torch.distributed import distributed_c10d as dist
+dist.init_process_group()
+model, other = Optimizer(), Optimizer()
+for _ in range(7):
+    model.step(); other.step(); other.step()
+"""
+
+
+def test_iterations_are_the_period_of_one_optimizer(rank: Rank) -> None:
+    assert rank.run(TRAIN).returncode == 0
+    seen = page.read(rank.page)
+    assert seen is not None
+    assert (seen.count, seen.explicit) == (7, False)
+    assert seen.joined_ns
+
+
+def test_an_uncaught_exception_is_told_before_the_process_ends(rank: Rank) -> None:
+    done = rank.run(TRAIN + "raise ValueError('boom')")
+    assert "boom" in done.stderr
+    assert [m["type"] for m in rank.said] == ["hello", "exception"]
+    assert "ValueError: boom" in str(rank.said[1]["text"])
+    assert rank.said[1]["where"] == "raised"
+
+
+def test_an_exception_in_flight_is_told_before_the_group_is_destroyed(rank: Rank) -> None:
+    rank.run(TRAIN + "try:\n    1 / 0\nfinally:\n    dist.destroy_process_group()\n")
+    assert "in flight" in str(rank.said[1]["where"])
+    assert len(rank.said) == 2  # and not once more when it reaches the top
+
+
+def test_a_child_process_does_not_speak_for_the_rank(rank: Rank) -> None:
+    child = "import subprocess, sys\nsubprocess.run([sys.executable, '-c', '1/0'])\n"
+    rank.run(TRAIN + child)
+    assert rank.said == []
+
+
+def test_the_users_own_sitecustomize_runs_too(rank: Rank) -> None:
+    (rank.folder / "lib/sitecustomize.py").write_text("print('mine ran')\n")
+    assert "mine ran" in rank.run("import sys; assert 'unicron/hook' not in str(sys.path)").stdout
+
+
+def test_the_switch_turns_it_off(rank: Rank) -> None:
+    rank.run(TRAIN + "raise ValueError('boom')", UNICRON_WATCH="0")
+    seen = page.read(rank.page)
+    assert seen is not None
+    assert seen.count == 0
+    assert rank.said == []
+
+
+def test_a_page_that_cannot_be_had_breaks_nothing(rank: Rank) -> None:
+    done = rank.run(TRAIN + "print('trained')", UNICRON_PAGE="/nonexistent/page")
+    assert done.stdout == "trained\n"
+    assert done.stderr == ""
+
+
+def test_heartbeats_replace_counted_iterations_and_outside_a_run_do_nothing(rank: Rank) -> None:
+    script = "import unicron\n" + TRAIN + "unicron.heartbeat(500)\nmodel.step()\n"
+    assert rank.run(script).returncode == 0
+    seen = page.read(rank.page)
+    assert seen is not None
+    assert (seen.iteration, seen.explicit) == (500, True)
+    paths = {"PYTHONPATH": str(ROOT), "UNICRON_PAGE": ""}
+    alone = rank.run("import unicron; unicron.heartbeat(1); unicron.heartbeat(2)", **paths)
+    assert alone.stderr.count("not inside a run") == 1
