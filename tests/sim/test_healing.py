@@ -9,7 +9,7 @@ from db.memory import MemoryStore
 from unicrond.core.policy import Policy
 from unicrond.model.cluster import NodeState
 from unicrond.model.decision import ActionKind, Mode
-from unicrond.model.events import SignalArrived
+from unicrond.model.events import AgentLeft, SignalArrived
 from unicrond.model.incident import Signal, SignalKind
 from unicrond.model.run import LossState, RunState
 from unicrond.slurm.simulated import SimulatedSlurm
@@ -344,3 +344,36 @@ def test_an_exception_is_healed_before_its_rank_has_ended(world: World) -> None:
         within_seconds=5,
     )
     assert "raised RuntimeError: boom" in "".join(entry.text for entry in world.store.journal)
+
+
+def test_a_rank_that_ends_early_is_no_failure_until_others_fail_for_it(world: World) -> None:
+    job = running(world)
+    told(job, world, SignalKind.RANK_EXITED, 1, exit_code=0, signal=0)
+    world.pass_seconds(5)
+    assert world.performed == []
+    told(
+        job,
+        world,
+        SignalKind.RANK_EXITED,
+        2,
+        exit_code=1,
+        signal=0,
+        stderr="RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer",
+    )
+    world.until(lambda: world.run(job).generation == 2)
+    assert "rank 1 on n2 ended with 0 while others ran on" in story_of(world)
+
+
+def test_one_agent_told_to_end_alone_is_started_again(world: World) -> None:
+    job = running(world)
+    agent = world.agents.jobs[job].agents["n2"].agent
+    world.agents.jobs[job].agents["n2"].alive = False
+    world.tell(AgentLeft(world.clock.at, job, "n2", agent, True, 143))
+    world.until(
+        lambda: world.run(job).generation == 2 and world.run(job).state is RunState.RUNNING,
+        within_seconds=30,
+    )
+
+
+def story_of(world: World) -> str:
+    return "".join(entry.text for entry in world.store.journal)

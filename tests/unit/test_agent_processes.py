@@ -91,6 +91,18 @@ def test_a_killed_rank_is_noticed_at_once_and_its_children_go_with_it(
     play(mark, story)
 
 
+def test_a_stopped_rank_ends_as_quickly_as_any_other(mark: str, tmp_path: Path) -> None:
+    async def story(ranks: Ranks, exits: list[RankExit]) -> None:
+        ranks.start([launch(mark, tmp_path, "echo ready; exec sleep 60")])
+        await until((tmp_path / "0.log").read_text)
+        os.kill(next(iter(ranks._running)), signal.SIGSTOP)
+        began = time.monotonic()
+        assert await ranks.stop(GENERATION, 30.0) == ""
+        assert time.monotonic() - began < 10
+
+    play(mark, story)
+
+
 def test_stopping_proves_that_stubborn_and_daemonised_processes_are_gone(
     mark: str, tmp_path: Path
 ) -> None:

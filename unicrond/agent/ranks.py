@@ -126,6 +126,7 @@ class Ranks:
         """Ends all ranks of generations up to and including this one. Returns "" once they are
         proved gone, or who is left."""
         self._signal(up_to, signal.SIGTERM)
+        self._signal(up_to, signal.SIGCONT)  # a stopped rank takes no signal before
         await self._wait_ended(up_to, grace_seconds)
         self.kill(up_to)
         await self._wait_ended(up_to, PROOF_SECONDS)

@@ -13,6 +13,8 @@ from unicrond.model.events import AgentBeat, AgentJoined, AgentLeft, Registratio
 from unicrond.model.incident import IncidentState
 from unicrond.model.run import AgentView, Assignment, HealStep, Phase, Run, RunState
 
+TERMINATED = 143  # by SIGTERM: scancel, a requeue, a time limit; or a kill of this agent alone
+
 
 def on_joined(cycle: Cycle, event: AgentJoined) -> None:
     """An agent connected: the first of a run, one of a new incarnation, or one that is back."""
@@ -236,8 +238,13 @@ def on_left(cycle: Cycle, event: AgentLeft) -> None:
     view = run.agents.get(event.node) if run else None
     if run is None or view is None or view.agent != event.agent:
         return
-    closed = replace(view, connected=False, closed_at=0.0 if event.silent else event.at)
+    closed_at = 0.0 if event.silent else event.at
+    if event.finished and event.exit_code == TERMINATED:
+        closed_at += cycle.state.policy.terminated_grace_seconds
+    closed = replace(view, connected=False, closed_at=closed_at)
     run = cycle.put(replace(run, agents={**run.agents, event.node: closed}))
+    if event.exit_code == TERMINATED and any(v.connected for v in run.agents.values()):
+        return  # Slurm ends them all, or somebody ended this one: the next seconds tell
     if event.finished and run.finished_code is None:
         run = cycle.put(replace(run, finished_code=event.exit_code))
         cycle.note("note", f"its agents say that the run is over, exit code {event.exit_code}", run)

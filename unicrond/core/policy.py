@@ -18,6 +18,7 @@ class Policy:
     close_grace_seconds: float = 1.0  # for an agent whose connection broke to dial anew
     many_silent_fraction: float = 0.5  # of all agents of two or more runs: call a person instead
     many_silent_minimum: int = 4
+    terminated_grace_seconds: float = 10.0  # for the others, when Slurm ends a job
     # steps of a heal
     stop_timeout_seconds: float = 15.0
     start_timeout_seconds: float = 60.0

@@ -84,7 +84,7 @@ def _report(
 
 
 def _on_exit(cycle: Cycle, run: Run, signal: Signal) -> None:
-    code, number = _number(signal.data.get("exit_code")), _number(signal.data.get("signal"))
+    code, number = _number(signal.data.get("exit_code")), _number(signal.data.get("signal")) or None
     if code == 0 and number is None:
         run = replace(run, early_exits=(*run.early_exits, (signal.rank or 0, signal.node))[-64:])
         cycle.put(run)
