@@ -3,6 +3,7 @@
     iterations    torch's optimizer hook; an iteration is the recurring period of one optimizer
     exceptions    the audit event of sys.excepthook, and what is in flight as a group is destroyed
     stacks        faulthandler on a real-time signal (NCCL takes SIGUSR1), to a file beside the page
+    start         no garbage collection while torch is imported: it takes an eighth of a restart
 
 It lives in every Python child of a rank; only the process that joined a process group counts, and
 before that the first one.
@@ -10,14 +11,16 @@ before that the first one.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
+import gc
 import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -40,6 +43,8 @@ def install() -> None:
     watcher = Watcher(mine)
     sys.addaudithook(watcher.audit)
     wanted: dict[str, Callable[[ModuleType], None]] = {
+        "torch": lambda _: None,
+        "torch._dynamo": lambda _: None,  # as heavy as torch; every optimizer imports it
         "torch.optim.optimizer": watcher.count_steps,
         "torch.distributed.distributed_c10d": watcher.wrap_groups,
     }
@@ -114,7 +119,8 @@ def _open_stacks() -> None:
 
 
 class AfterImport(importlib.abc.MetaPathFinder):
-    """Calls a function with a module right after its import; costs others one look-up."""
+    """Imports some modules without garbage collection, and calls a function with each right after;
+    costs others one look-up."""
 
     def __init__(self, wanted: dict[str, Callable[[ModuleType], None]]) -> None:
         self._wanted = wanted
@@ -139,8 +145,22 @@ class _Loader(importlib.abc.Loader):
         return self._inner.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        self._inner.exec_module(module)
+        with _no_collection():
+            self._inner.exec_module(module)
         self._then(module)
 
     def __getattr__(self, name: str) -> Any:  # get_source and others, for tracebacks and pickle
         return getattr(self._inner, name)
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """An import makes many objects and hardly any garbage: collecting walks them in vain."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
