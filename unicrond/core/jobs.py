@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from unicrond.core.agents import incarnate
+from unicrond.core.agents import TERMINATED, incarnate
 from unicrond.core.cycle import Cycle
 from unicrond.core.trouble import Fault, report
 from unicrond.model.cluster import Allocation, JobState, Snapshot
@@ -131,9 +131,10 @@ def _pending(cycle: Cycle, run: Run, allocation: Allocation) -> None:
 def _ended(cycle: Cycle, run: Run, allocation: Allocation) -> None:
     if allocation.restarts < run.restarts:
         return  # an old record of a job that was requeued
-    if allocation.state in _INFRASTRUCTURE and run.finished_code is None and _healable(run):
+    decided = run.finished_code not in (None, TERMINATED)  # by the agents, not by Slurm
+    if allocation.state in _INFRASTRUCTURE and not decided and _healable(run):
         gone = {n: replace(view, connected=False) for n, view in run.agents.items()}
-        run = cycle.put(replace(run, agents=gone))
+        run = cycle.put(replace(run, agents=gone, finished_code=None))
         report(
             cycle,
             run,

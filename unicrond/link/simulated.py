@@ -111,7 +111,7 @@ class SimulatedAgents:
         """Slurm killed everything: scancel, a failed job, a requeue."""
         job = self.jobs.pop(run_id, None)
         for agent in job.agents.values() if job else ():
-            self._drop(job, agent)
+            self._drop(job, agent, terminated=True)
 
     def kill_rank(self, run_id: int, node: str, text: str = "", signal: int | None = 9) -> None:
         job, agent = self.jobs[run_id], self.jobs[run_id].agents[node]
@@ -361,11 +361,10 @@ class SimulatedAgents:
         self._events.extend(agent.spool)
         agent.spool.clear()
 
-    def _drop(self, job: Job | None, agent: Agent) -> None:
+    def _drop(self, job: Job | None, agent: Agent, terminated: bool = False) -> None:
         if job is not None and self._linked(agent):
-            self._events.append(
-                AgentLeft(self.now, job.wish.run_id, agent.node, agent.agent, False)
-            )
+            who = job.wish.run_id, agent.node, agent.agent
+            self._events.append(AgentLeft(self.now, *who, terminated, 143 if terminated else 0))
         agent.alive = agent.linked = False
 
     def _tell(self, agent: Agent, event: Event) -> None:
