@@ -145,6 +145,17 @@ def test_a_node_that_only_unicrond_cannot_reach_is_not_lost(world: World) -> Non
     assert world.performed == []
 
 
+def test_a_node_that_was_lost_before_unicrond_ever_heard_it_is_missed_too(world: World) -> None:
+    world.agents.cut_from_unicrond.add("n2")
+    job = world.submit(3, min_nodes=2)
+    world.until(lambda: job in world.core.state.runs and world.run(job).generation == 1)
+    world.pass_seconds(20)
+    assert world.performed == [], "its peers hear it"
+    world.cut("n2")
+    world.until(lambda: world.run(job).generation == 2 and world.run(job).state is RunState.RUNNING)
+    assert world.run(job).assignment.nodes == ("n1", "n3")
+
+
 def test_many_silent_nodes_of_several_runs_decide_nothing(world: World) -> None:
     jobs = [running(world, min_nodes=1), running(world, min_nodes=1)]
     for node in ("n2", "n3", "n4", "n5"):

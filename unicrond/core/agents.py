@@ -33,7 +33,7 @@ def on_joined(cycle: Cycle, event: AgentJoined) -> None:
         order=said.assignment.order if said.assignment else "",
     )
     known = run.agents.get(said.node)
-    if known is not None and known.agent != said.agent and said.phase is Phase.IDLE:
+    if known is not None and known.agent not in ("", said.agent) and said.phase is Phase.IDLE:
         # a new agent proves left-overs of its predecessor gone before it speaks
         view = replace(view, stopped_generation=max(run.generation, view.stopped_generation))
     run = cycle.put(replace(run, agents={**run.agents, said.node: view}))
@@ -187,12 +187,15 @@ def _adopt(cycle: Cycle, run: Run, generation: int, assignment: Assignment | Non
     cycle.supersede(run, heal.ORDERS, "the agents began a generation of their own")
     keeps = run.healing is not None and run.healing.step in (HealStep.REQUEUE, HealStep.END)
     state = RunState.STARTING if run.state is not RunState.HEALING or not keeps else run.state
+    # one that never came here is missed from now on as one that did
+    unseen = {n: AgentView(n, "", connected=False, last_heard=cycle.now) for n in assignment.nodes}
     return cycle.put(
         replace(
             run,
             generation=generation,
             assignment=assignment,
             state=state,
+            agents={**unseen, **run.agents},
             generation_since=cycle.now,
             generation_iteration=run.iteration,
             counted=0,

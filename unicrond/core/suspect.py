@@ -52,7 +52,7 @@ def _is_silent(cycle: Cycle, view: AgentView | None) -> bool:
     if cycle.now < state.started_at + policy.startup_grace_seconds:
         return False
     if view is None:
-        return False  # never seen: it may still be starting; the run's leader waits for it
+        return False  # in no generation yet: the run's leader waits for it
     if view.closed_at:
         return cycle.now - view.closed_at >= policy.close_grace_seconds
     return cycle.now - view.last_heard - state.lag_seconds > policy.silence_seconds
@@ -103,7 +103,7 @@ def _report(cycle: Cycle, run: Run, nodes: list[str]) -> None:
     first = (lost or dead)[0]
     last = run.agents[first].closed_at or run.agents[first].last_heard
     what = (
-        f"{','.join(lost)} last heard {cycle.now - last:.1f} s ago, by nobody of the run since"
+        f"{','.join(lost)} not heard for {cycle.now - last:.1f} s, by nobody of the run either"
         if lost
         else f"the agent on {','.join(dead)} ended"
     )
