@@ -11,7 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from lab.errors import LabError
@@ -23,13 +23,14 @@ PROC = Path("/proc")
 
 @dataclass(frozen=True)
 class Process:
-    """A process as the host sees it."""
+    """A process as the host sees it: the same one as long as pid and start are the same."""
 
     pid: int
-    inner_pid: int
-    parent: int
-    uid: int
-    arguments: tuple[str, ...]
+    started_ticks: int
+    inner_pid: int = field(compare=False)
+    parent: int = field(compare=False)
+    uid: int = field(compare=False)
+    arguments: tuple[str, ...] = field(compare=False)
 
     @property
     def name(self) -> str:
@@ -49,6 +50,7 @@ def read_process(pid: int) -> Process | None:
     try:
         arguments = tuple((PROC / str(pid) / "cmdline").read_text(errors="replace").split("\0"))
         status = (PROC / str(pid) / "status").read_text(errors="replace")
+        stat = (PROC / str(pid) / "stat").read_text(errors="replace")
     except OSError:
         return None
     fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
@@ -56,7 +58,8 @@ def read_process(pid: int) -> Process | None:
         return None
     inner_pid = int(fields["NSpid"].split()[-1])
     uid = int(fields["Uid"].split()[0])
-    return Process(pid, inner_pid, int(fields["PPid"]), uid, arguments[:-1])
+    started_ticks = int(stat.rpartition(")")[2].split()[19])
+    return Process(pid, started_ticks, inner_pid, int(fields["PPid"]), uid, arguments[:-1])
 
 
 def environment(pid: int) -> dict[str, str]:

@@ -145,6 +145,8 @@ def kill_unicrond(loop: Process, daemon: list[Process], *, keep_down: bool) -> l
     killed = [p for p in daemon if processes.send_signal(p, signal.SIGKILL)]
     if keep_down:
         _kill_groups(killed)
+    if not killed:
+        raise LabError("unicrond ended by itself just before; its log says why")
     return killed
 
 

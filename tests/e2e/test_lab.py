@@ -261,7 +261,6 @@ def test_unicrond_comes_back_after_it_is_killed_and_stays_down_on_demand(lab: La
         _eventually(lambda: processes.read_process(first.pid) is None, 5)
         _eventually(lambda: lab.status().daemons["unicrond"], 5)
         second = lab.fault("kill-unicrond", keep_down=True).hits[0]
-        assert first.command == second.command == "tail -f /dev/null"
         assert first.pid != second.pid
         time.sleep(1.5)
         assert not lab.status().daemons["unicrond"]
