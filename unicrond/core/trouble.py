@@ -46,7 +46,7 @@ def report(cycle: Cycle, run: Run, fault: Fault) -> None:
     if joined:
         assert incident is not None
         incident = _merge(cycle, incident, run, fault)
-        if not _changes_the_way(run, fault):
+        if not (_was_only_observed(cycle, run, incident) or _changes_the_way(run, fault)):
             return
     else:
         incident = cycle.open_incident(
@@ -86,6 +86,12 @@ def _same_fault(run: Run, incident: Incident) -> bool:
     if run.healing is not None:
         return run.healing.incident_id == incident.incident_id
     return incident.generation == run.generation and incident.state is not IncidentState.HEALING
+
+
+def _was_only_observed(cycle: Cycle, run: Run, incident: Incident) -> bool:
+    """And now it may be healed: the mode has changed meanwhile."""
+    undecided = run.healing is None and incident.state is IncidentState.OPEN
+    return undecided and cycle.state.acts_for(run)
 
 
 def _changes_the_way(run: Run, fault: Fault) -> bool:
