@@ -227,6 +227,7 @@ def _requeue(cycle: Cycle, run: Run, incident_id: int, exclude: tuple[str, ...])
 
 def _advance_requeue(cycle: Cycle, run: Run, healing: Healing) -> None:
     if run.state is RunState.RUNNING:
+        cycle.supersede(run, frozenset({ActionKind.EXPEDITE}), "it runs")
         cycle.put(replace(run, healing=None))
         cycle.close_incident(
             healing.incident_id,
@@ -289,8 +290,6 @@ def on_outcome(cycle: Cycle, run: Run, action: Action, outcome: Outcome) -> None
         _stop_proved(cycle, run, healing, action, outcome)
     elif action.kind is ActionKind.PROBE and not outcome.data.get("passed", True):
         _probe_failed(cycle, run, healing, action.node)
-    elif action.kind is ActionKind.EXPEDITE and not done:
-        cycle.put(replace(run, healing=replace(healing, expedited=0)))
     elif action.kind is ActionKind.REQUEUE and not done:
         _call_person(
             cycle,

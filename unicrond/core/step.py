@@ -126,9 +126,9 @@ def _on_outcome(cycle: Cycle, outcome: Outcome) -> None:
 
 
 def _tried_again_later(cycle: Cycle, outcome: Outcome) -> bool:
-    """Slurm did not answer: the action has not ended, and `_resend` repeats it."""
+    """Slurm did not answer, or not yet: the action has not ended, and `_resend` repeats it."""
     action, _ = cycle.state.pending.get(outcome.key, (None, 0.0))
-    if action is None or outcome.state is not OutcomeState.FAILED or action.kind not in _ON_SLURM:
+    if action is None or not (_unanswered(action, outcome) or _too_early(cycle, action, outcome)):
         return False
     if action.key not in cycle.state.delayed:
         cycle.state.delayed.add(action.key)
@@ -141,6 +141,17 @@ def _tried_again_later(cycle: Cycle, outcome: Outcome) -> bool:
             node=action.node,
         )
     return True
+
+
+def _unanswered(action: Action, outcome: Outcome) -> bool:
+    return outcome.state is OutcomeState.FAILED and action.kind in _ON_SLURM
+
+
+def _too_early(cycle: Cycle, action: Action, outcome: Outcome) -> bool:
+    """A requeued job is expedited once that is possible; after a while Slurm starts it anyway."""
+    run = cycle.state.runs.get(action.run_id or 0)
+    early = outcome.state is OutcomeState.REFUSED and action.kind is ActionKind.EXPEDITE
+    return early and run is not None and run.healing is not None and cycle.now < run.healing.deadline
 
 
 def _start_failed(cycle: Cycle, action: Action, outcome: Outcome) -> None:

@@ -1,0 +1,92 @@
+"""Stories off the usual way: modes that change, faults that meet, words that come late."""
+
+from __future__ import annotations
+
+import pytest
+from world import World
+
+from db.memory import MemoryStore
+from unicrond.core.policy import Policy
+from unicrond.model.decision import ActionKind, Mode
+from unicrond.model.events import ModeSet, SignalArrived
+from unicrond.model.incident import Signal, SignalKind
+from unicrond.model.run import RunState
+
+
+@pytest.fixture
+def world() -> World:
+    world = World()
+    world.nodes(6)
+    return world
+
+
+def running(world: World, nodes: int = 3, **wish: object) -> int:
+    job = world.submit(nodes, **wish)  # type: ignore[arg-type]
+    world.until(lambda: job in world.core.state.runs and world.run(job).state is RunState.RUNNING)
+    world.pass_seconds(6)
+    return job
+
+
+def kinds(world: World) -> list[ActionKind]:
+    return [action.kind for action in world.performed]
+
+
+def lines(world: World) -> int:
+    assert isinstance(world.store, MemoryStore)
+    return len(world.store.journal)
+
+
+def set_mode(world: World, mode: Mode, job: int | None = None) -> None:
+    world.tell(ModeSet(world.clock.at, mode, "an admin", job))
+
+
+def sensed(world: World, job: int, kind: SignalKind, rank: int, **data: object) -> None:
+    """A sensor of the agent on the rank's node speaks, in runs of one rank a node from n1 on."""
+    now, generation = world.clock.at, world.run(job).generation
+    said = Signal(now, kind, job, f"n{rank + 1}", rank, generation=generation, data=data)
+    world.tell(SignalArrived(said))
+
+
+def heals(world: World, job: int, generation: int = 2, within_seconds: float = 15) -> float:
+    return world.until(
+        lambda: (
+            world.run(job).generation == generation and world.run(job).state is RunState.RUNNING
+        ),
+        within_seconds,
+    )
+
+
+def test_a_requeued_run_waits_quietly_while_unicrond_is_paused() -> None:
+    world = World()
+    world.nodes(3)
+    job = running(world)
+    world.cut("n2")
+    world.until(lambda: ActionKind.REQUEUE in kinds(world))
+    set_mode(world, Mode.PAUSED)
+    world.until(lambda: world.run(job).state is RunState.REQUEUED)
+    world.pass_seconds(5)
+    before = lines(world)
+    world.pass_seconds(60)
+    assert lines(world) - before < 5
+
+
+def test_a_fault_after_one_that_was_only_observed_is_healed(world: World) -> None:
+    job = running(world)
+    set_mode(world, Mode.OBSERVE)
+    world.pass_seconds(1)
+    sensed(world, job, SignalKind.SLOW, 1, process_state="T", seconds=0.9, usual_seconds=0.2)
+    world.pass_seconds(5)
+    set_mode(world, Mode.ACTIVE)
+    world.pass_seconds(5)
+    assert world.performed == []
+    world.agents.kill_rank(job, "n3")
+    heals(world, job)
+
+
+def test_progress_of_an_hour_ago_vouches_for_nobody(world: World) -> None:
+    job = running(world, min_nodes=2)
+    world.agents.cut_from_unicrond.add("n2")
+    world.pass_seconds(30)
+    assert world.performed == [], "its peers hear it, and the run goes on"
+    world.cut("n2")
+    heals(world, job)
