@@ -25,6 +25,7 @@ STACK_SIGNAL = signal.SIGRTMIN + 8  # as in unicron/watch.py
 TELL_EVERY_SECONDS = 1.0
 IN_FLIGHT_SECONDS = 2.0  # for an exception in flight to be caught, or to end its rank
 STACK_BYTES = 16 * 1024
+ENDED = ("", "Z", "X")  # no hang: its exit status tells more, to whoever waits for it
 NANO = 1e-9
 
 
@@ -119,11 +120,13 @@ class Inside:
             return
         rank.told_at = now
         state = process_state(seen.pid)
+        if state in ENDED:
+            return
         where = innermost(stacks_of(rank.path))
         if can_show_stack(seen.pid) and state not in ("T", "t"):
             _ask_for_stack(seen.pid, stacks_of(rank.path))
         data: Body = {
-            "process_state": state or "X",
+            "process_state": state,
             "seconds": round(now - rank.watch.iteration_at, 3),
             "usual_seconds": round(rank.watch.of(seen.phase).mean, 4),
             "overdue": judgement is Judgement.OVERDUE,

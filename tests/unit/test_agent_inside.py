@@ -1,0 +1,76 @@
+"""What an agent makes of its ranks' pages: who stands still is told, who ended is not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from detectors.iterations import FLOOR_SECONDS
+from unicrond.agent.inside import Inside
+from unicrond.link.frames import Body
+from unicrond.model.incident import SignalKind
+from unicrond.model.run import Slot
+
+RANK = """
+import sys, time
+from unicron.page import Page
+page = Page(sys.argv[1])
+page.claim()
+for _ in range(6):
+    page.iterated()
+    print(flush=True)
+    time.sleep(0.02)
+time.sleep(float(sys.argv[2]))
+"""
+
+
+class World:
+    """One agent with one rank that iterates for a moment, and then goes on for some seconds."""
+
+    def __init__(self, folder: Path, seconds: float) -> None:
+        self.told: list[tuple[SignalKind, Body]] = []
+        self.inside = Inside(folder, "", lambda kind, body: self.told.append((kind, body)))
+        self.inside.begin(1)
+        variables = self.inside.environment(Slot(0, "m1", "n1", 0), {})
+        argv = [sys.executable, "-c", RANK, *variables.values(), str(seconds)]
+        self.rank = subprocess.Popen(argv, stdout=subprocess.PIPE)
+        assert self.rank.stdout is not None
+        for _ in range(6):
+            self.rank.stdout.readline()
+            self.inside.look()
+
+    def wait_and_look(self) -> list[tuple[SignalKind, Body]]:
+        time.sleep(FLOOR_SECONDS + 0.2)
+        self.inside.look()
+        return self.told
+
+    def end(self) -> None:
+        self.rank.kill()
+        self.rank.wait()
+        assert self.rank.stdout is not None
+        self.rank.stdout.close()
+
+
+def test_a_rank_that_stands_still_is_told_with_the_state_of_its_process(tmp_path: Path) -> None:
+    world = World(tmp_path, seconds=30)
+    try:
+        [(kind, body)] = world.wait_and_look()
+    finally:
+        world.end()
+    data = body["data"]
+    assert isinstance(data, dict)
+    assert (kind, body["rank"], data["process_state"]) == (SignalKind.SLOW, 0, "S")
+
+
+def test_a_rank_that_ended_does_not_hang_before_its_status_is_read_nor_after(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path, seconds=0)
+    try:
+        assert world.wait_and_look() == [], "a zombie"
+        world.end()
+        assert world.wait_and_look() == [], "gone"
+    finally:
+        world.end()
