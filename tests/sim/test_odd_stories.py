@@ -90,3 +90,33 @@ def test_progress_of_an_hour_ago_vouches_for_nobody(world: World) -> None:
     assert world.performed == [], "its peers hear it, and the run goes on"
     world.cut("n2")
     heals(world, job)
+
+
+def test_many_nodes_lost_at_once_are_drained_within_the_budget() -> None:
+    world = World(policy=Policy(mode=Mode.ACTIVE, drains_per_hour=1))
+    world.nodes(6)
+    job = running(world, 5, min_nodes=2)
+    for node in ("n2", "n3", "n4"):
+        world.cut(node)
+    heals(world, job)
+    world.pass_seconds(100)
+    assert kinds(world).count(ActionKind.DRAIN) == 1
+    assert ActionKind.NOTIFY in kinds(world)
+
+
+def test_a_node_where_two_users_fail_is_not_drained_beyond_the_budget() -> None:
+    world = World(policy=Policy(mode=Mode.ACTIVE, drains_per_hour=0))
+    world.nodes(6)
+    one = running(world, min_nodes=2)
+    two = running(world, min_nodes=2, user="bob", uid=1002)
+    both = {"exit_code": 1, "signal": 0, "stderr": "CUDA error: uncorrectable ECC error"}
+    for job in (one, two):
+        now, generation = world.clock.at, world.run(job).generation
+        said = Signal(
+            now, SignalKind.RANK_EXITED, job, "n2", 1, generation=generation, data=dict(both)
+        )
+        world.tell(SignalArrived(said))
+        world.pass_seconds(10)
+        assert world.run(job).shunned == ("n2",)
+    assert ActionKind.DRAIN not in kinds(world)
+    assert ActionKind.NOTIFY in kinds(world)

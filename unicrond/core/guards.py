@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from unicrond.core.policy import Policy
 from unicrond.core.state import State
+from unicrond.model.decision import ActionKind
 from unicrond.model.run import LossState, Run
 
 OUR_REASON = "unicron: "
@@ -15,8 +16,11 @@ def restarts_left(run: Run, now: float, policy: Policy) -> bool:
 
 
 def drains_left(state: State, now: float) -> bool:
-    """Whether one more node may be drained within the hour, over the whole cluster."""
-    return sum(t > now - 3600 for t, _ in state.drains) < state.policy.drains_per_hour
+    """Whether one more node may be drained within the hour, over the whole cluster. Those under way
+    count too."""
+    under_way = sum(action.kind is ActionKind.DRAIN for action, _ in state.pending.values())
+    done = sum(t > now - 3600 for t, _ in state.drains)
+    return done + under_way < state.policy.drains_per_hour
 
 
 def shunned_by_others(state: State, run: Run, node: str) -> bool:

@@ -19,7 +19,9 @@ PROBE_EVERY_SECONDS = 3.0
 
 
 def advance(cycle: Cycle, run: Run) -> None:
-    """Takes each unsettled loss of this run one step further."""
+    """Takes each unsettled loss of this run one step further, where we may act."""
+    if not cycle.state.acts_for(run):
+        return
     for loss in run.losses:
         if loss.state.settled or loss.waiting:
             continue
@@ -36,10 +38,12 @@ def advance(cycle: Cycle, run: Run) -> None:
 
 def on_outcome(cycle: Cycle, run: Run, action: Action, outcome: Outcome) -> None:
     """What the end of a probe, a drain or a shrink means for the loss it was for."""
+    done = outcome.state is OutcomeState.DONE
+    if action.kind is ActionKind.DRAIN and done:
+        cycle.state.drains.append((cycle.now, action.node))
     loss = run.loss_of(action.node)
     if loss is None or loss.incident_id != outcome.key.incident_id or loss.state.settled:
         return
-    done = outcome.state is OutcomeState.DONE
     loss = replace(loss, waiting=False)
     if action.kind is ActionKind.PROBE and loss.state is LossState.SUSPECTED:
         failed = done and outcome.data.get("passed") is False
@@ -47,9 +51,9 @@ def on_outcome(cycle: Cycle, run: Run, action: Action, outcome: Outcome) -> None
             _put(cycle, run, replace(loss, state=LossState.CONFIRMED), "its slurmd does not answer")
         else:
             _put(cycle, run, loss)
+    elif not done and not cycle.state.acts_for(run):
+        _put(cycle, run, loss)  # refused by the mode: later, perhaps
     elif action.kind is ActionKind.DRAIN:
-        if done:
-            cycle.state.drains.append((cycle.now, loss.node))
         back = not done and is_back(run, loss.node)
         _put(cycle, run, replace(loss, state=LossState.RETURNED if back else LossState.DRAINED))
     elif action.kind is ActionKind.SHRINK:
@@ -84,7 +88,7 @@ def _confirm(cycle: Cycle, run: Run, loss: Loss) -> None:
 def is_back(run: Run, node: str) -> bool:
     """Whether a lost node was heard since."""
     view, loss = run.agents.get(node), run.loss_of(node)
-    if view is None or loss is None:
+    if view is None or loss is None or loss.state.settled:
         return False
     return view.connected and view.last_heard > loss.since
 
@@ -101,23 +105,21 @@ def _drain(cycle: Cycle, run: Run, loss: Loss) -> None:
     view, policy = run.agents.get(loss.node), cycle.state.policy
     if view and cycle.now < view.last_heard + policy.lease_seconds + policy.lease_margin_seconds:
         return
-    if not drains_left(cycle.state, cycle.now):
+    if drain(cycle, run, loss.incident_id, loss.node, "lost connection"):
+        _put(cycle, run, replace(loss, waiting=True))
+    else:
         _put(cycle, run, replace(loss, state=LossState.KEPT), "over the budget of drains an hour")
-        cycle.act(
-            loss.incident_id,
-            run,
-            ActionKind.NOTIFY,
-            reason=f"{loss.node} is lost; draining it would exceed the budget",
-        )
-        return
-    _put(cycle, run, replace(loss, waiting=True))
-    cycle.act(
-        loss.incident_id,
-        run,
-        ActionKind.DRAIN,
-        loss.node,
-        reason=f"{OUR_REASON}lost connection incident={loss.incident_id}",
-    )
+
+
+def drain(cycle: Cycle, run: Run, incident_id: int, node: str, kind: str) -> bool:
+    """Within the budget; beyond it a person is called."""
+    if not drains_left(cycle.state, cycle.now):
+        why = f"{node} is to be drained ({kind}), which would exceed the budget"
+        cycle.act(incident_id, run, ActionKind.NOTIFY, reason=why)
+        return False
+    reason = f"{OUR_REASON}{kind} incident={incident_id}"
+    cycle.act(incident_id, run, ActionKind.DRAIN, node, reason=reason)
+    return True
 
 
 def _give_back(cycle: Cycle, run: Run, loss: Loss) -> None:

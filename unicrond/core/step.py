@@ -150,8 +150,9 @@ def _unanswered(action: Action, outcome: Outcome) -> bool:
 def _too_early(cycle: Cycle, action: Action, outcome: Outcome) -> bool:
     """A requeued job is expedited once that is possible; after a while Slurm starts it anyway."""
     run = cycle.state.runs.get(action.run_id or 0)
-    early = outcome.state is OutcomeState.REFUSED and action.kind is ActionKind.EXPEDITE
-    return early and run is not None and run.healing is not None and cycle.now < run.healing.deadline
+    if outcome.state is not OutcomeState.REFUSED or action.kind is not ActionKind.EXPEDITE:
+        return False
+    return run is not None and run.healing is not None and cycle.now < run.healing.deadline
 
 
 def _start_failed(cycle: Cycle, action: Action, outcome: Outcome) -> None:

@@ -131,8 +131,9 @@ def _veto(cycle: Cycle, run: Run, node: str, view: AgentView) -> str:
         told = name != node and peer.connected and peer.last_heard > fresh
         if told and heard > max(fresh, since + HEARSAY_SLACK_SECONDS):
             return f"{name} heard it {cycle.now - heard:.1f} s ago"
-    # who hears neither us nor its peers has stopped by the end of its lease, so older steps say nothing
-    stopped = cycle.now - cycle.state.policy.lease_seconds - cycle.state.policy.lease_margin_seconds
+    # who hears neither us nor its peers has stopped when its lease is over: older steps say nothing
+    policy = cycle.state.policy
+    stopped = cycle.now - policy.lease_seconds - policy.lease_margin_seconds
     if run.healing is None and run.iteration_since > max(since + PROGRESS_SLACK_SECONDS, stopped):
         return f"train step {run.iteration} was completed since"
     return ""

@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from transition.membership import Trouble
-from unicrond.core import heal
+from unicrond.core import heal, losses
 from unicrond.core.cycle import Cycle
-from unicrond.core.guards import OUR_REASON, shunned_by_others
+from unicrond.core.guards import shunned_by_others
 from unicrond.model.cluster import NodeState
-from unicrond.model.decision import ActionKind
 from unicrond.model.incident import Incident, IncidentState, Scope, Severity
 from unicrond.model.run import HealStep, Run
 
@@ -142,7 +141,7 @@ def _trouble(cycle: Cycle, run: Run, fault: Fault) -> Trouble:
     dead = dict.fromkeys((*(healing.spawning if healing else ()), *fault.dead_agents))
     moves_off = _moves_off(cycle, run, fault)
     if moves_off and shunned_by_others(cycle.state, run, fault.node):
-        drain_suspect(cycle, run, fault)
+        _drain_suspect(cycle, run, fault)
     return Trouble(
         root_node=fault.node,
         lost=tuple(lost),
@@ -181,14 +180,8 @@ def _elsewhere(cycle: Cycle, run: Run, node: str) -> int:
     )
 
 
-def drain_suspect(cycle: Cycle, run: Run, fault: Fault) -> None:
-    """The runs of two users failed on this node: now it may be drained (see losses.drain)."""
+def _drain_suspect(cycle: Cycle, run: Run, fault: Fault) -> None:
+    """The runs of two users failed on this node: now it may be drained."""
     incident = cycle.incident_of(run)
     if incident is not None and cycle.state.acts_for(run):
-        cycle.act(
-            incident.incident_id,
-            run,
-            ActionKind.DRAIN,
-            fault.node,
-            reason=f"{OUR_REASON}{fault.kind} incident={incident.incident_id}",
-        )
+        losses.drain(cycle, run, incident.incident_id, fault.node, fault.kind)
