@@ -92,6 +92,38 @@ def test_progress_of_an_hour_ago_vouches_for_nobody(world: World) -> None:
     heals(world, job)
 
 
+def test_a_run_that_slurm_started_again_meanwhile_is_not_healed_by_old_orders(world: World) -> None:
+    job = running(world, min_nodes=2)
+    world.cut("n2")
+    world.until(lambda: world.run(job).state is RunState.HEALING)
+    world.kill_unicrond()
+    world.restore("n2")
+    world.slurm.requeue(job, 0)
+    world.pass_seconds(150)
+    before = len(world.performed)
+    world.start_unicrond()
+    heals(world, job, 1001)
+    world.pass_seconds(60)
+    assert (world.run(job).restarts, world.run(job).generation) == (1, 1001)
+    assert world.core.state.incidents == {}
+    late = world.performed[before:]
+    assert {a.kind for a in late} <= {ActionKind.PROBE, ActionKind.DRAIN, ActionKind.SHRINK}, late
+
+
+def test_what_was_seen_of_one_generation_says_nothing_of_the_next(world: World) -> None:
+    job = running(world)
+    slow = {"process_state": "S", "seconds": 99.0, "usual_seconds": 0.2, "overdue": True}
+    for rank in (0, 1):
+        sensed(world, job, SignalKind.SLOW, rank, **slow)
+    world.pass_seconds(0.5)
+    world.agents.kill_rank(job, "n3")
+    heals(world, job)
+    sensed(world, job, SignalKind.SLOW, 2, **slow)
+    world.pass_seconds(0.5)
+    assert world.run(job).generation == 2
+    assert world.run(job).healing is None
+
+
 def test_many_nodes_lost_at_once_are_drained_within_the_budget() -> None:
     world = World(policy=Policy(mode=Mode.ACTIVE, drains_per_hour=1))
     world.nodes(6)

@@ -8,12 +8,15 @@ from unicrond.core import heal, losses
 from unicrond.core.cycle import Cycle
 from unicrond.core.suspect import heard_again
 from unicrond.core.trouble import reconsider
-from unicrond.model.decision import Action, ActionKind
+from unicrond.model.decision import ActionKind
 from unicrond.model.events import AgentBeat, AgentJoined, AgentLeft, Registration
 from unicrond.model.incident import IncidentState
-from unicrond.model.run import AgentView, Assignment, HealStep, Phase, Run, RunState
+from unicrond.model.run import AgentView, Assignment, HealStep, LossState, Phase, Run, RunState
 
 TERMINATED = 143  # by SIGTERM: scancel, a requeue, a time limit; or a kill of this agent alone
+
+_ORDERS = heal.ORDERS | {ActionKind.END_RUN}
+_OF_ONE_START = _ORDERS | {ActionKind.SHRINK}
 
 
 def on_joined(cycle: Cycle, event: AgentJoined) -> None:
@@ -79,20 +82,38 @@ def _run_of(cycle: Cycle, said: Registration) -> Run | None:
 
 def incarnate(cycle: Cycle, run: Run, restarts: int, nodes: tuple[str, ...]) -> Run:
     """The same run, started once more by Slurm: other nodes, no agents yet, history kept."""
+    again = run.state.ended  # by hand of a person, who has his reasons
     run = replace(
-        run,
+        leave_start(cycle, run),
         restarts=restarts,
         nodes=nodes or run.nodes,
         batch_host=nodes[0] if nodes else run.batch_host,
         state=RunState.STARTING,
-        assignment=None,
-        agents={},
-        losses=tuple(loss for loss in run.losses if not loss.state.settled),
-        early_exits=(),
-        finished_code=None,
+        end_reason="",
+        ended_at=0.0,
+        restarts_without_progress=0 if again else run.restarts_without_progress,
     )
     cycle.note("note", f"Slurm started the job again (restart {restarts})", run)
     return cycle.put(run)
+
+
+def leave_start(cycle: Cycle, run: Run) -> Run:
+    """This start of the job is over, and with it every order and every heal but the requeue."""
+    why, healing = "the job was requeued", run.healing
+    cycle.supersede(run, _OF_ONE_START, why)
+    if healing is not None and healing.step is not HealStep.REQUEUE:
+        cycle.close_incident(healing.incident_id, IncidentState.CLOSED, why)
+        healing = None
+    confirming = (LossState.SUSPECTED, LossState.CONFIRMED)
+    return replace(
+        run,
+        assignment=None,
+        agents={},
+        losses=tuple(loss for loss in run.losses if loss.state in confirming),
+        early_exits=(),
+        finished_code=None,
+        healing=healing,
+    )
 
 
 def _after_join(cycle: Cycle, run: Run, view: AgentView) -> None:
@@ -115,12 +136,8 @@ def _after_join(cycle: Cycle, run: Run, view: AgentView) -> None:
             generation=run.generation - 1,
         )
     for action, _ in tuple(cycle.state.pending.values()):
-        if action.run_id == run.run_id and action.node == node and _is_order(action):
+        if action.run_id == run.run_id and action.node == node and action.kind in _ORDERS:
             cycle.again(action)
-
-
-def _is_order(action: Action) -> bool:
-    return action.kind in heal.ORDERS or action.kind is ActionKind.END_RUN
 
 
 def on_beat(cycle: Cycle, event: AgentBeat) -> None:
@@ -191,15 +208,9 @@ def _adopt(cycle: Cycle, run: Run, generation: int, assignment: Assignment | Non
     unseen = {n: AgentView(n, "", connected=False, last_heard=cycle.now) for n in assignment.nodes}
     return cycle.put(
         replace(
-            run,
-            generation=generation,
-            assignment=assignment,
+            cycle.begin_generation(run, generation, assignment),
             state=state,
             agents={**unseen, **run.agents},
-            generation_since=cycle.now,
-            generation_iteration=run.iteration,
-            counted=0,
-            early_exits=(),
             healing=run.healing if keeps else None,
         )
     )

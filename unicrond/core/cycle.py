@@ -44,6 +44,19 @@ class Cycle:
         self.touched.add(run.run_id)
         return run
 
+    def begin_generation(self, run: Run, generation: int, assignment: Assignment) -> Run:
+        """The run in a new generation, of which nothing was seen yet. To be put."""
+        self.state.slow.pop(run.run_id, None)
+        return replace(
+            run,
+            generation=generation,
+            assignment=assignment,
+            generation_since=self.now,
+            generation_iteration=run.iteration,
+            counted=0,
+            early_exits=(),
+        )
+
     def put_incident(self, incident: Incident) -> Incident:
         self._incidents[incident.incident_id] = incident
         if incident.state in (IncidentState.RESOLVED, IncidentState.CLOSED):

@@ -119,13 +119,7 @@ def _begin_start(cycle: Cycle, run: Run, healing: Healing) -> None:
     cycle.supersede(run, ORDERS, "the ranks are gone")
     run = cycle.put(
         replace(
-            run,
-            generation=generation,
-            assignment=assignment,
-            generation_since=now,
-            generation_iteration=run.iteration,
-            counted=0,
-            early_exits=(),
+            cycle.begin_generation(run, generation, assignment),
             failures=(*(t for t in run.failures if t > now - 3600), now),
             healing=replace(
                 healing,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from unicrond.core.agents import TERMINATED, incarnate
+from unicrond.core.agents import TERMINATED, incarnate, leave_start
 from unicrond.core.cycle import Cycle
 from unicrond.core.trouble import Fault, report
 from unicrond.model.cluster import Allocation, JobState, Snapshot
@@ -113,19 +113,7 @@ def _pending(cycle: Cycle, run: Run, allocation: Allocation) -> None:
     if run.state is RunState.REQUEUED or allocation.restarts <= run.restarts:
         return
     cycle.note("note", f"the job waits in Slurm's queue again: {allocation.reason}", run)
-    healing = run.healing if run.healing and run.healing.step is HealStep.REQUEUE else None
-    if run.healing is not None and healing is None:
-        cycle.close_incident(run.healing.incident_id, IncidentState.CLOSED, "the job was requeued")
-    cycle.put(
-        replace(
-            run,
-            state=RunState.REQUEUED,
-            assignment=None,
-            agents={},
-            finished_code=None,
-            healing=healing,
-        )
-    )
+    cycle.put(replace(leave_start(cycle, run), state=RunState.REQUEUED))
 
 
 def _ended(cycle: Cycle, run: Run, allocation: Allocation) -> None:

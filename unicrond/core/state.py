@@ -47,6 +47,7 @@ class State:
         for run in tuple(self.runs.values()):
             if run.state.ended and run.ended_at < time:
                 del self.runs[run.run_id]
+                self.slow.pop(run.run_id, None)
                 self.vetoed = {key for key in self.vetoed if key[0] != run.run_id}
                 self.reported = {key for key in self.reported if key[0] != run.run_id}
 

@@ -54,12 +54,14 @@ class Core:
         if ticked:
             suspect.look(cycle)
             _resend(cycle)
-            self.state.forget_before(now - 3600)
         for run in self.state.live_runs():
             if run.healing is not None or run.run_id in cycle.touched:
                 heal.advance(cycle, run)
             losses.advance(cycle, self.state.runs[run.run_id])
-        return cycle.changes()
+        changes = cycle.changes()
+        if ticked:
+            self.state.forget_before(now - 3600)
+        return changes
 
     def thaw(self, seconds: float) -> None:
         """Time that passed while nothing could be carried out does not count for deadlines."""
