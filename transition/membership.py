@@ -1,6 +1,6 @@
 """Who goes on after a failure, and why. Pure.
 
-    restarts without progress used up ──────────────────────────────> end, exit code 93
+    a rank ended with 93, or restarts without progress used up ─────> end, exit code 93
     enough good nodes hold the allocation (>= min_nodes) ───────────> stop, then start on them
     otherwise ──────────────────────────────────────────────────────> requeue
 
@@ -26,6 +26,7 @@ class Trouble:
     dead_agents: tuple[str, ...] = ()
     avoided: frozenset[str] = frozenset()  # we drained them, or are about to
     moves_off: bool = False
+    final: bool = False  # the program asks not to be restarted
     what: str = ""
 
 
@@ -49,24 +50,20 @@ def choose(run: Run, trouble: Trouble, restarts_allowed: int) -> Choice:
     shunned = _shunned(run, trouble)
     nodes = good_nodes(run, trouble, shunned)
     before = len(run.assignment.nodes) if run.assignment else len(run.nodes)
-    if run.restarts_without_progress >= restarts_allowed:
-        step, reason = (
-            HealStep.END,
-            (
-                f"{trouble.what}; {run.restarts_without_progress} restarts in a row brought "
-                f"nothing: ending run {run.run_id} with exit code {NO_RESTART}"
-            ),
-        )
+    fruitless = run.restarts_without_progress
+    if trouble.final or fruitless >= restarts_allowed:
+        step = HealStep.END
+        why = f"{fruitless} restarts in a row brought nothing"
+        why = "it asks not to be restarted" if trouble.final else why
+        reason = f"{trouble.what}; {why}: ending run {run.run_id} with exit code {NO_RESTART}"
     elif len(nodes) >= run.min_nodes:
         step = HealStep.STOP
         reason = _go_on(run, trouble, nodes, before)
     else:
-        step, reason = (
-            HealStep.REQUEUE,
-            (
-                f"{trouble.what}; {len(nodes)} good nodes are left and run {run.run_id} needs "
-                f"{run.min_nodes}: requeueing it"
-            ),
+        step = HealStep.REQUEUE
+        reason = (
+            f"{trouble.what}; {len(nodes)} good nodes are left and run {run.run_id} needs "
+            f"{run.min_nodes}: requeueing it"
         )
     return Choice(step, nodes, shunned, reason, _weighed(step, nodes, before, run))
 

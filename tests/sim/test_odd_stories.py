@@ -110,6 +110,26 @@ def test_a_run_that_slurm_started_again_meanwhile_is_not_healed_by_old_orders(wo
     assert {a.kind for a in late} <= {ActionKind.PROBE, ActionKind.DRAIN, ActionKind.SHRINK}, late
 
 
+def test_a_run_that_a_person_requeues_after_its_end_has_a_fresh_start(world: World) -> None:
+    job = running(world)
+    sensed(world, job, SignalKind.RANK_EXITED, 1, exit_code=93, signal=0)
+    world.until(lambda: world.run(job).state is RunState.FAILED)
+    world.slurm.requeue(job, 0)
+    heals(world, job, 1001, within_seconds=200)
+    assert world.run(job).end_reason == ""
+    world.agents.kill_rank(job, "n2")
+    heals(world, job, 1002)
+
+
+def test_a_rank_that_asks_not_to_be_restarted_is_not(world: World) -> None:
+    job = running(world)
+    sensed(world, job, SignalKind.RANK_EXITED, 1, exit_code=93, signal=0)
+    world.until(lambda: world.run(job).state is RunState.FAILED)
+    assert set(kinds(world)) == {ActionKind.END_RUN}
+    assert world.run(job).finished_code == 93
+    assert "asks not to be restarted" in world.run(job).end_reason
+
+
 def test_what_was_seen_of_one_generation_says_nothing_of_the_next(world: World) -> None:
     job = running(world)
     slow = {"process_state": "S", "seconds": 99.0, "usual_seconds": 0.2, "overdue": True}
@@ -152,3 +172,21 @@ def test_a_node_where_two_users_fail_is_not_drained_beyond_the_budget() -> None:
         assert world.run(job).shunned == ("n2",)
     assert ActionKind.DRAIN not in kinds(world)
     assert ActionKind.NOTIFY in kinds(world)
+
+
+def test_a_lost_node_is_no_failure_of_the_program(world: World) -> None:
+    job = running(world, min_nodes=2)
+    set_mode(world, Mode.OBSERVE)
+    for _ in range(4):
+        world.pass_seconds(1)
+        world.agents.jobs[job].step = -1000
+        world.agents.kill_rank(job, "n2")
+        world.pass_seconds(70)
+        world.agents.jobs[job].unattended = 0
+        world.until(lambda: world.run(job).state is RunState.RUNNING)
+    world.agents.jobs[job].step = 5000
+    world.pass_seconds(10)
+    set_mode(world, Mode.ACTIVE)
+    generation = world.run(job).generation
+    world.cut("n3")
+    heals(world, job, generation + 1)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from detectors.exits import classify_exit
 from detectors.hang import Evidence, find
+from transition.membership import NO_RESTART
 from unicrond.core.cycle import Cycle
 from unicrond.core.trouble import Fault, report
 from unicrond.model.incident import Scope, Severity, Signal, SignalKind
@@ -113,6 +114,7 @@ def _on_exit(cycle: Cycle, run: Run, signal: Signal) -> None:
             own=own,
             recurs=verdict.recurs,
             program=True,
+            final=code == NO_RESTART,
             evidence=last_words or signal.text,
         ),
     )

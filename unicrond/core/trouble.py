@@ -31,6 +31,7 @@ class Fault:
     own: bool = True
     recurs: bool = False
     program: bool = False  # a rank failed, so progress is in question
+    final: bool = False  # it asks not to be restarted
     lost: tuple[str, ...] = ()
     dead_agents: tuple[str, ...] = ()
     evidence: str = ""
@@ -59,8 +60,7 @@ def report(cycle: Cycle, run: Run, fault: Fault) -> None:
             noticed_at=fault.noticed_at,
             evidence=fault.evidence,
         )
-    if fault.program:
-        run = _count_progress(cycle, run, fault)
+    run = _count_progress(cycle, run, fault)
     trouble = _trouble(cycle, run, fault)
     run = cycle.put(replace(run, last_root=fault.node))
     heal.begin(cycle, run, incident, trouble)
@@ -95,14 +95,16 @@ def _was_only_observed(cycle: Cycle, run: Run, incident: Incident) -> bool:
 
 def _changes_the_way(run: Run, fault: Fault) -> bool:
     healing = run.healing
-    if healing is None:
+    if healing is None or healing.step in (HealStep.REQUEUE, HealStep.END):
         return False
+    if fault.final:
+        return True
     known = {*healing.lost, *healing.spawning}
     if healing.step in (HealStep.STOP, HealStep.RELEASE):
         return not known.issuperset((*fault.lost, *fault.dead_agents)) or bool(
             set(fault.lost) & set(healing.spawning)
         )
-    return healing.step is HealStep.START
+    return True
 
 
 def _merge(cycle: Cycle, incident: Incident, run: Run, fault: Fault) -> Incident:
@@ -129,7 +131,7 @@ def _count_progress(cycle: Cycle, run: Run, fault: Fault) -> Run:
         progressed = run.iteration > run.generation_iteration
     else:
         progressed = lived >= cycle.state.policy.progress_seconds
-    without = 0 if progressed else run.restarts_without_progress + 1
+    without = 0 if progressed else run.restarts_without_progress + fault.program
     if fault.recurs and without >= 2:  # the same certain failure after a restart: no third try
         without = max(without, cycle.state.policy.restarts_without_progress + 1)
     return cycle.put(replace(run, restarts_without_progress=without))
@@ -147,6 +149,7 @@ def _trouble(cycle: Cycle, run: Run, fault: Fault) -> Trouble:
         lost=tuple(lost),
         dead_agents=tuple(n for n in dead if n not in lost),
         moves_off=moves_off,
+        final=fault.final,
         what=fault.what,
     )
 
