@@ -24,6 +24,7 @@ from pathlib import Path
 sys.path[0] = str(Path(__file__).resolve().parents[1])  # else `planner` would be this file
 
 import numpy as np  # noqa: E402
+from numpy.typing import NDArray  # noqa: E402
 
 from bench.report import Figure, figure, finish, tell  # noqa: E402
 from planner.allocator import divide  # noqa: E402
@@ -110,7 +111,7 @@ def worst() -> Iterator[Figure]:
 def claim(run_id: int, pools: list[str], home: str, size: int, largest: int, step: int) -> Claim:
     rng = np.random.default_rng(run_id)
     k = np.arange(largest + 1)
-    curve = 4e14 * k ** rng.uniform(0.6, 0.97)
+    curve: NDArray[np.float64] = 4e14 * k ** rng.uniform(0.6, 0.97)
     curve[(k % step != 0) | (k < step * rng.integers(1, 4))] = np.nan
     speed = {name: 1 + i % 4 / 4 for i, name in enumerate(pools)}
     throughput = {name: speed[name] * curve for name in pools}
@@ -200,7 +201,7 @@ def main() -> int:
     if chosen.large or chosen.first:
         large() if chosen.large else first()
         return 0
-    figures = []
+    figures: list[Figure] = []
     for part in (against_plain, worst, failover, program, children):
         tell(f"planner: {part.__name__.replace('_', ' ')}")
         figures += part()
