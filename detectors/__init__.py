@@ -5,5 +5,7 @@ diagnosis       what many ranks said -> the root
 iterations      how long iterations take, and when one takes too long (runs in the agent)
 hang            which rank a hang is the fault of
 
-Nothing is imported here: the agent carries `iterations` alone.
+readings        what looks at GPUs, ports and cgroups mean (runs in the agent)
+
+Nothing is imported here: the agent carries `iterations`, `readings` and what that needs.
 """

@@ -6,9 +6,10 @@ May touch: unicrond.model.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 
 from unicrond.model.incident import Severity
+from unicrond.model.strenum import StrEnum
 
 
 class Kind(StrEnum):

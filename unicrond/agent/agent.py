@@ -11,6 +11,7 @@ import time
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
 
+from detectors.readings import Sighting
 from unicrond.agent import lease, slurm
 from unicrond.agent.conductor import Conductor
 from unicrond.agent.ending import Ending
@@ -24,6 +25,7 @@ from unicrond.agent.options import Spec
 from unicrond.agent.orders import Result
 from unicrond.agent.output import OutputCopy
 from unicrond.agent.ranksocket import RankSocket
+from unicrond.agent.sensors import choice, runner
 from unicrond.agent.settings import Settings
 from unicrond.link import messages
 from unicrond.link.client import DaemonLink
@@ -87,6 +89,8 @@ class Agent:
             job, spec, settings, self._fellows, self._executor, self._ping, self._copy.say
         )
         self._daemon = self._link_to_unicrond()
+        home = environment.get("UNICRON_HOME", "")
+        self._sensors = runner.Sensors(choice.sensors_of(settings, home), self._sighted)
 
     def _link_to_unicrond(self) -> DaemonLink | None:
         if not self._settings.unicrond:
@@ -118,6 +122,7 @@ class Agent:
         if self._daemon:
             self._keep_going(self._daemon.run())
         self._keep_going(self._tick_for_ever())
+        self._sensors.start(loop)
         try:
             return await self._ending.over
         finally:
@@ -125,6 +130,7 @@ class Agent:
 
     async def _close(self) -> None:
         self._conductor.cancel()
+        self._sensors.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -155,6 +161,7 @@ class Agent:
             log.error("the guardian is gone: a stuck agent would not lose its ranks")
         self._check_lease(now)
         self._node.progressed(self._node.state.generation, self._inside.look())
+        self._sensors.check(now)
         self._fellows.tell_newcomers()
         self._tell_daemon()
         position = self._fellows.position
@@ -263,6 +270,11 @@ class Agent:
             self._copy.say(str(body.get("text", "")))
         if self._daemon:
             self._daemon.send("signal", {"age": 0.0, **body, "kind": kind.value})
+
+    def _sighted(self, sighting: Sighting, count: int) -> None:
+        generation = self._node.state.generation
+        body = {**runner.body(sighting, count), "generation": generation}
+        self._signal(SignalKind.HARDWARE, body)
 
     async def _tell_finished(self, exit_code: int, timeout_seconds: float) -> None:
         if self._daemon:

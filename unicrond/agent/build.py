@@ -14,10 +14,15 @@ PACKED = (
     "unicrond/__init__.py",
     "unicrond/errors.py",
     "unicrond/agent",
+    "unicrond/agent/sensors",
     "unicrond/model",
     "unicrond/link",
     "detectors/__init__.py",
     "detectors/iterations.py",
+    "detectors/readings.py",
+    "detectors/rules.py",
+    "detectors/verdict.py",
+    "detectors/xid.py",
     "unicron",
 )
 MAIN = "from unicrond.agent.__main__ import main\nimport sys\nsys.exit(main(sys.argv[1:]))\n"

@@ -10,6 +10,8 @@ from pathlib import Path
 from unicrond.errors import BadInput
 
 DEFAULT_PORT = 7717
+SENSORS = ("nvml", "infiniband", "cgroup")
+_TEXTS = ("unicrond_user", "sys_root", "nvml_library")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,9 @@ class Settings:
     stop_grace_seconds: float = 2.0  # between SIGTERM and SIGKILL
     progress_seconds: float = 60.0  # a generation that lived this long made progress
     slurmd_timeout_margin_seconds: float = 10.0
+    sensors: tuple[str, ...] = SENSORS  # the others are off
+    sys_root: str = "/sys"
+    nvml_library: str = ""  # libnvidia-ml.so.1, where the loader does not find it
 
 
 def paths(environment: Mapping[str, str]) -> tuple[Path, ...]:
@@ -57,8 +62,10 @@ def _values(file: Path, given: dict[str, str]) -> dict[str, object]:
 
 
 def _value(file: Path, key: str, text: str) -> object:
-    if key == "unicrond_user":
+    if key in _TEXTS:
         return text
+    if key == "sensors":
+        return _sensors(file, text)
     if key == "unicrond":
         return tuple(_address(file, part.strip()) for part in text.split(",") if part.strip())
     try:
@@ -68,6 +75,14 @@ def _value(file: Path, key: str, text: str) -> object:
     if not 0 < seconds < 1e7:
         raise BadInput(f"{file}: {key} = {text!r}: must be a number of seconds above 0")
     return seconds
+
+
+def _sensors(file: Path, text: str) -> tuple[str, ...]:
+    names = tuple(name for part in text.split(",") if (name := part.strip()))
+    if unknown := [name for name in names if name not in SENSORS]:
+        known = ", ".join(SENSORS)
+        raise BadInput(f"{file}: sensors = {text!r}: no sensor {unknown[0]!r}; known: {known}")
+    return names
 
 
 def _address(file: Path, text: str) -> tuple[str, int]:

@@ -175,16 +175,18 @@ class Cycle:
     def act(
         self,
         incident_id: int,
-        run: Run,
+        run: Run | None,
         kind: ActionKind,
         node: str = "",
         assignment: Assignment | None = None,
         **args: object,
     ) -> Action:
-        """A new intent, carried out once this turn is saved."""
-        key = ActionKey(incident_id, run.generation, self.state.next_ordinal)
+        """A new intent, carried out once this turn is saved; without a run for a node alone."""
+        generation = run.generation if run else 0
+        key = ActionKey(incident_id, generation, self.state.next_ordinal)
         self.state.next_ordinal += 1
-        action = Action(key, kind, run.run_id, node, dict(args), assignment)
+        run_id = run.run_id if run else None
+        action = Action(key, kind, run_id, node, dict(args), assignment)
         self._intents.append(action)
         self.state.pending[key] = (action, self.now)
         self.note("action", describe(action), run, incident=incident_id, node=node)

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 from detectors.exits import classify_exit
 from detectors.hang import Evidence, find
+from detectors.verdict import Kind
 from transition.membership import NO_RESTART
+from unicrond.core import hardware
 from unicrond.core.cycle import Cycle
 from unicrond.core.trouble import Fault, report
 from unicrond.model.incident import Scope, Severity, Signal, SignalKind
@@ -15,6 +17,9 @@ from unicrond.model.run import Run
 
 def on_signal(cycle: Cycle, signal: Signal) -> None:
     """Turns what a sensor saw into a fault, or into nothing."""
+    if signal.kind is SignalKind.HARDWARE:  # of the node, whatever generation runs there
+        hardware.on_hardware(cycle, signal)
+        return
     run = cycle.state.runs.get(signal.run_id) if signal.run_id is not None else None
     if run is None:
         return
@@ -94,7 +99,9 @@ def _on_exit(cycle: Cycle, run: Run, signal: Signal) -> None:
     verdict = classify_exit(code, number, last_words)
     rank, node, own = signal.rank, signal.node, verdict.blame != "peer"
     how = f"by signal {number}" if number is not None else f"with exit code {code}"
-    what = f"rank {rank} on {node} ended {how} ({verdict.kind})"
+    cause = hardware.explanation(cycle.state, signal) if verdict.kind == Kind.EXITED else None
+    kind = cause.kind if cause else str(verdict.kind)
+    what = f"rank {rank} on {node} ended {how} ({kind})"
     if run.early_exits and not own:
         rank, node = run.early_exits[0]
         what = f"rank {rank} on {node} ended with 0 while others ran on; {what} for it"
@@ -103,7 +110,7 @@ def _on_exit(cycle: Cycle, run: Run, signal: Signal) -> None:
         cycle,
         run,
         Fault(
-            kind=verdict.kind,
+            kind=kind,
             # a dead rank needs at least a restart, whatever its last words ask for
             severity=severity if severity is Severity.SEV1 else Severity.SEV2,
             scope=Scope.RANK,

@@ -9,7 +9,7 @@ from detectors.hang import Evidence
 from unicrond.core.policy import Policy
 from unicrond.model.cluster import Allocation, Node
 from unicrond.model.decision import Action, ActionKey, Mode
-from unicrond.model.incident import Incident
+from unicrond.model.incident import Incident, Signal
 from unicrond.model.run import Run
 from unicrond.ports import Saved
 
@@ -33,6 +33,7 @@ class State:
     delayed: set[ActionKey] = field(default_factory=set)  # waiting for Slurm to answer
     slow: dict[int, dict[int, Evidence]] = field(default_factory=dict)  # by run and rank
     reported: set[tuple[int, int, str]] = field(default_factory=set)  # run, generation, silent node
+    hints: dict[str, Signal] = field(default_factory=dict)  # of hardware, newest by node
     vetoed: set[tuple[int, str]] = field(default_factory=set)  # silences already explained
 
     def acts_for(self, run: Run) -> bool:

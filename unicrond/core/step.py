@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from unicrond.core import agents, heal, jobs, losses, signals, suspect
+from unicrond.core import agents, hardware, heal, jobs, losses, signals, suspect
 from unicrond.core.cycle import Cycle, describe
 from unicrond.core.state import State
 from unicrond.core.trouble import Fault, report
@@ -76,6 +76,9 @@ class Core:
         if action.key not in state.pending:
             return "a newer decision replaced it"
         run = state.runs.get(action.run_id) if action.run_id is not None else None
+        if action.run_id is None:  # for a node
+            acts = state.mode is Mode.ACTIVE or action.kind is ActionKind.NOTIFY
+            return "" if acts else f"mode is {state.mode}"
         if run is None or run.state.ended:
             return "the run is over"
         if action.kind in (ActionKind.DRAIN, ActionKind.SHRINK) and losses.is_back(
@@ -117,7 +120,10 @@ def _on_outcome(cycle: Cycle, outcome: Outcome) -> None:
     if _tried_again_later(cycle, outcome):
         return
     action = cycle.settle(outcome)
-    if action is None or action.run_id is None:
+    if action is None:
+        return
+    if action.run_id is None:
+        hardware.on_outcome(cycle, action, outcome)
         return
     for handle in (heal.on_outcome, losses.on_outcome):
         run = cycle.state.runs.get(action.run_id)
@@ -214,7 +220,8 @@ def _resend(cycle: Cycle) -> None:
     wait = cycle.state.policy.resend_seconds
     for action, sent in tuple(cycle.state.pending.values()):
         run = cycle.state.runs.get(action.run_id) if action.run_id is not None else None
-        if run is None or run.state.ended:
+        over = action.run_id is not None and (run is None or run.state.ended)
+        if over:
             cycle.settle(Outcome(action.key, cycle.now, OutcomeState.MOOT, "the run is over"))
         elif cycle.now >= sent + wait:
             cycle.again(action)

@@ -31,6 +31,7 @@ class Fault:
     own: bool = True
     recurs: bool = False
     program: bool = False  # a rank failed, so progress is in question
+    sick: bool = False  # the node is, whatever its ranks do
     final: bool = False  # it asks not to be restarted
     lost: tuple[str, ...] = ()
     dead_agents: tuple[str, ...] = ()
@@ -97,6 +98,8 @@ def _changes_the_way(run: Run, fault: Fault) -> bool:
     healing = run.healing
     if healing is None or healing.step in (HealStep.REQUEUE, HealStep.END):
         return False
+    if fault.sick:
+        return fault.node in healing.nodes
     if fault.final:
         return True
     known = {*healing.lost, *healing.spawning}
@@ -111,14 +114,16 @@ def _merge(cycle: Cycle, incident: Incident, run: Run, fault: Fault) -> Incident
     """One more report. The root moves only to an earlier culprit, never to a victim."""
     incident = replace(incident, count=incident.count + 1)
     earlier = fault.own and fault.noticed_at < incident.first_signal_at
-    if earlier:
+    nearer = fault.sick and incident.severity is not Severity.SEV1  # why what ended did
+    if earlier or nearer:
         incident = replace(
             incident,
             kind=fault.kind,
+            severity=fault.severity if nearer else incident.severity,
             root_node=fault.node,
             root_rank=fault.rank,
             summary=fault.what,
-            first_signal_at=fault.noticed_at,
+            first_signal_at=min(fault.noticed_at, incident.first_signal_at),
             cause_text=fault.evidence,
         )
     cycle.note("signal", fault.what, run, incident=incident.incident_id, node=fault.node)
@@ -156,13 +161,20 @@ def _trouble(cycle: Cycle, run: Run, fault: Fault) -> Trouble:
 
 def _moves_off(cycle: Cycle, run: Run, fault: Fault) -> bool:
     """Whether this run should avoid the root's node: it failed there twice, or the node is sick."""
+    if fault.sick:
+        return True
     if not fault.program or not fault.own or fault.recurs:
         return False
     repeat = run.restarts_without_progress >= 2 and run.last_root == fault.node
     if not repeat and fault.severity is not Severity.SEV1:
         return False
-    rest = len([n for n in run.nodes if n not in run.shunned and n != fault.node])
-    return rest >= run.min_nodes or _elsewhere(cycle, run, fault.node) >= run.min_nodes
+    return has_room_without(cycle, run, fault.node)
+
+
+def has_room_without(cycle: Cycle, run: Run, node: str) -> bool:
+    """Whether it can go on without this node, in its allocation or on others."""
+    rest = len([n for n in run.nodes if n not in run.shunned and n != node])
+    return rest >= run.min_nodes or _elsewhere(cycle, run, node) >= run.min_nodes
 
 
 def _elsewhere(cycle: Cycle, run: Run, node: str) -> int:

@@ -26,6 +26,7 @@ _FROM_AGENTS = {
         SignalKind.RANK_EXITED,
         SignalKind.EXCEPTION,
         SignalKind.SLOW,
+        SignalKind.HARDWARE,
         SignalKind.LEASE_EXPIRED,
         SignalKind.START_FAILED,
     )

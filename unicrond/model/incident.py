@@ -13,6 +13,7 @@ class SignalKind(StrEnum):
     SLOW = "slow"  # an iteration over 3 x the average; data: as detectors.hang.Evidence
     AGENT_SILENT = "agent_silent"  # no frame for longer than allowed, connection still open or not
     AGENT_CLOSED = "agent_closed"  # the connection was closed although the run goes on
+    HARDWARE = "hardware"  # data: source, kind, severity, where, count (detectors.readings)
     LEASE_EXPIRED = "lease_expired"  # an agent stopped its ranks because it heard nobody
     NODE_DOWN = "node_down"  # Slurm's word
     NODE_DRAINED = "node_drained"

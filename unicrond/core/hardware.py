@@ -1,0 +1,160 @@
+"""What hardware is seen to do, as incidents. SEV1 alone moves anything.
+
+told by an agent (a user's process, which may lie)   its own run leaves the node, if it can
+told by the node's root sensor                       every run leaves it, and it is drained
+What weighs less is kept for a while: it may be why a rank ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from detectors.verdict import Kind
+from unicrond.core.cycle import Cycle
+from unicrond.core.guards import OUR_REASON, drains_left
+from unicrond.core.state import State
+from unicrond.core.trouble import Fault, has_room_without, report
+from unicrond.model.cluster import NodeState
+from unicrond.model.decision import Action, ActionKind, Mode, Outcome, OutcomeState
+from unicrond.model.incident import Incident, IncidentState, Scope, Severity, Signal
+from unicrond.model.run import Run
+
+EXPLAINS_SECONDS = 10.0
+SNAPSHOT_LAG_SECONDS = 30.0  # until a drain of ours shows in what Slurm says
+_KINDS = frozenset(map(str, Kind))
+
+
+def on_hardware(cycle: Cycle, signal: Signal) -> None:
+    fault = fault_of(signal)
+    if fault is None:
+        return
+    runs = _runs_on(cycle.state, signal)
+    if fault.severity is not Severity.SEV1:
+        _keep(cycle, signal, fault, runs)
+    elif signal.run_id is None:
+        _condemn(cycle, fault, runs)
+    else:
+        for run in runs:
+            _leave(cycle, run, fault, signal)
+
+
+def fault_of(signal: Signal) -> Fault | None:
+    """None when the words make no sense."""
+    kind, severity = str(signal.data.get("kind")), str(signal.data.get("severity"))
+    if kind not in _KINDS or severity not in set(map(str, Severity)):
+        return None
+    count = signal.data.get("count")
+    times = f" ({count} times)" if isinstance(count, int) and count > 1 else ""
+    return Fault(
+        kind=kind,
+        severity=Severity(severity),
+        scope=Scope.NODE,
+        node=signal.node,
+        what=f"{kind} on {signal.node}: {signal.text[:300]}{times}",
+        noticed_at=signal.at,
+        sick=True,
+        evidence=signal.text,
+    )
+
+
+def explanation(state: State, signal: Signal) -> Fault | None:
+    """What hardware did on the node shortly before a rank ended there."""
+    hint = state.hints.get(signal.node)
+    if hint is None or abs(signal.at - hint.at) > EXPLAINS_SECONDS:
+        return None
+    return fault_of(hint) if hint.run_id in (None, signal.run_id) else None
+
+
+def _runs_on(state: State, signal: Signal) -> list[Run]:
+    """Those that the word of whoever signals concerns, and whose ranks are on the node."""
+    return [
+        run
+        for run in state.live_runs()
+        if signal.run_id in (None, run.run_id)
+        and run.assignment is not None
+        and signal.node in run.assignment.nodes
+        and signal.node not in run.shunned
+    ]
+
+
+def _keep(cycle: Cycle, signal: Signal, fault: Fault, runs: list[Run]) -> None:
+    for run in runs:
+        cycle.note("signal", fault.what, run, node=fault.node)
+    if fault.severity is Severity.NONE or not runs:
+        return
+    cycle.state.hints[signal.node] = signal
+    for run in runs:
+        incident = cycle.incident_of(run)
+        if incident is not None and _unexplained(incident, fault):
+            cycle.put_incident(replace(incident, kind=fault.kind, cause_text=fault.evidence))
+
+
+def _unexplained(incident: Incident, fault: Fault) -> bool:
+    near = abs(incident.first_signal_at - fault.noticed_at) <= EXPLAINS_SECONDS
+    return near and incident.kind == Kind.EXITED and incident.root_node == fault.node
+
+
+def _leave(cycle: Cycle, run: Run, fault: Fault, signal: Signal) -> None:
+    if has_room_without(cycle, run, fault.node):
+        report(cycle, run, fault)
+        return
+    cycle.state.hints[signal.node] = signal
+    cycle.note("signal", f"{fault.what}; the run has nowhere else to go", run, node=fault.node)
+
+
+def _condemn(cycle: Cycle, fault: Fault, runs: list[Run]) -> None:
+    """Every run leaves; the drain hangs on the first one's incident, else on one of the node's."""
+    state = cycle.state
+    for run in runs:
+        report(cycle, run, fault)
+    node = state.nodes.get(fault.node)
+    if node is None or node.state is not NodeState.UP or _draining(cycle, fault.node):
+        cycle.note("signal", f"{fault.what}; it is out of service already", node=fault.node)
+        return
+    incident = cycle.incident_of(state.runs[runs[0].run_id]) if runs else None
+    if incident is None:
+        incident = cycle.open_incident(
+            fault.kind,
+            fault.severity,
+            fault.scope,
+            None,
+            fault.what,
+            node=fault.node,
+            noticed_at=fault.noticed_at,
+            evidence=fault.evidence,
+        )
+    _drain(cycle, incident, fault)
+
+
+def _draining(cycle: Cycle, node: str) -> bool:
+    ordered = (action for action, _ in cycle.state.pending.values())
+    since = cycle.now - SNAPSHOT_LAG_SECONDS
+    return any(a.kind is ActionKind.DRAIN and a.node == node for a in ordered) or any(
+        drained == node and at > since for at, drained in cycle.state.drains
+    )
+
+
+def _drain(cycle: Cycle, incident: Incident, fault: Fault) -> None:
+    if cycle.state.mode is not Mode.ACTIVE:
+        _close(cycle, incident, f"{fault.node} is not drained: mode {cycle.state.mode}")
+    elif not drains_left(cycle.state, cycle.now):
+        reason = f"{fault.what}; draining it would exceed the budget of drains an hour"
+        cycle.act(incident.incident_id, None, ActionKind.NOTIFY, fault.node, reason=reason)
+    else:
+        reason = f"{OUR_REASON}{fault.kind} incident={incident.incident_id}"
+        cycle.act(incident.incident_id, None, ActionKind.DRAIN, fault.node, reason=reason)
+
+
+def on_outcome(cycle: Cycle, action: Action, outcome: Outcome) -> None:
+    """Of an action for a node rather than for a run."""
+    if action.kind is ActionKind.DRAIN and outcome.state is OutcomeState.DONE:
+        cycle.state.drains.append((cycle.now, action.node))
+    incident = cycle.state.incidents.get(action.key.incident_id)
+    if incident is not None:
+        _close(cycle, incident, f"{action.node}: {action.kind} {outcome.state}")
+
+
+def _close(cycle: Cycle, incident: Incident, why: str) -> None:
+    """One of a run ends with the run's heal."""
+    if incident.run_id is None:
+        cycle.close_incident(incident.incident_id, IncidentState.CLOSED, why)
