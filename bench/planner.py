@@ -110,8 +110,8 @@ def worst() -> Iterator[Figure]:
 
 def claim(run_id: int, pools: list[str], home: str, size: int, largest: int, step: int) -> Claim:
     rng = np.random.default_rng(run_id)
-    k = np.arange(largest + 1)
-    curve: NDArray[np.float64] = 4e14 * k ** rng.uniform(0.6, 0.97)
+    k = np.arange(largest + 1, dtype=np.float64)
+    curve: NDArray[np.float64] = np.asarray(4e14 * k ** rng.uniform(0.6, 0.97), np.float64)
     curve[(k % step != 0) | (k < step * rng.integers(1, 4))] = np.nan
     speed = {name: 1 + i % 4 / 4 for i, name in enumerate(pools)}
     throughput = {name: speed[name] * curve for name in pools}
