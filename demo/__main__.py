@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
@@ -20,6 +21,7 @@ from demo.verdict import Facts, checks, rows
 from demo.watch import NotHeld
 from lab import Lab, LabError
 
+Handler = Callable[[int, FrameType | None], None] | signal.Handlers
 LAST_WORDS = 15  # lines of unicrond's log, shown when something did not hold
 TO_TRY = """The lab is still up; unicrond in it heals whatever you break. Try
   scripts/unicronctl lab exec --name {name} -- unicronctl status
@@ -33,7 +35,7 @@ TO_TRY = """The lab is still up; unicrond in it heals whatever you break. Try
 def main() -> int:
     options = _options()
     console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
-    signal.signal(signal.SIGTERM, _interrupted)
+    _on_interrupt(_interrupted)
     try:
         lab = Lab(options.name)
         if lab.is_up():
@@ -42,7 +44,7 @@ def main() -> int:
     except LabError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except Interrupted:
         print("demo: interrupted; the lab is gone", file=sys.stderr)
         return 130
 
@@ -56,8 +58,17 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
+class Interrupted(BaseException):
+    """Not KeyboardInterrupt: after one inside of exec() Python ends itself by a signal."""
+
+
+def _on_interrupt(handler: Handler) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handler)
+
+
 def _interrupted(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+    raise Interrupted
 
 
 def _perform(lab: Lab, console: Console, options: argparse.Namespace) -> int:
@@ -69,6 +80,7 @@ def _perform(lab: Lab, console: Console, options: argparse.Namespace) -> int:
     finally:
         screen.close()
         if not keep:
+            _on_interrupt(signal.SIG_IGN)  # impatience must not leave half a lab
             lab.down()
     if keep:
         console.print(Text(TO_TRY.format(name=lab.name)))
@@ -96,7 +108,7 @@ def _judge(play: Play, facts: Facts, screen: Screen) -> bool:
     for run in facts.runs.values():
         screen.show(Text(f"\n$ unicronctl why {run.run_id}", style="bold"))
         screen.show(Text.from_ansi(play.why(run.run_id, screen.variables)))
-    screen.show(Text(""))
+    screen.show(Text(""), drawn=True)
     screen.table(rows(facts))
     found = checks(facts)
     screen.checks(found)

@@ -84,7 +84,7 @@ class Play:
 
     def _cut_the_batch_host(self) -> Fault:
         node = self._slurm_nodes(HEAVY)[0]
-        title = f"cable of {node} pulled, batch host of {HEAVY.name} with rank 0 on it"
+        title = f"cable of {node} pulled, batch host of {HEAVY.name}, with rank 0"
         fault = self._inject("cut-link", title, HEAVY, node)
         self._watch.until(lambda: self._healing(HEAVY), 60, f"unicrond heals {HEAVY.name}")
         return fault

@@ -32,8 +32,8 @@ KINDS = {
 }  # fmt: skip
 RUN_STYLES = ("bold blue", "bold magenta")
 PLAIN_EVERY_SECONDS = 10.0
-WIDTH = 118
-FONT_FROM_THE_NET = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
+WIDTH = 124
+FROM_THE_NET = re.compile(r"@font-face \{.*?\}\s*|<!--.*?-->\s*", re.DOTALL)  # its fonts
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Screen:
             self._console.print(Text(f"{clock}  {kind:<8}  {text}"), soft_wrap=True)
 
     def show(self, what: RenderableType, *, drawn: bool = False) -> None:
-        self._console.print(what)
+        self._console.print(what, soft_wrap=isinstance(what, Text))
         if drawn:
             self._drawn.append(what)
 
@@ -171,7 +171,7 @@ class Screen:
             paper.print(what)
         drawn = paper.export_svg(title="scripts/demo")
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(FONT_FROM_THE_NET.sub("", drawn))
+        path.write_text(FROM_THE_NET.sub("", drawn))
 
 
 def _style(kind: str) -> str:
