@@ -190,3 +190,35 @@ def test_a_lost_node_is_no_failure_of_the_program(world: World) -> None:
     generation = world.run(job).generation
     world.cut("n3")
     heals(world, job, generation + 1)
+
+
+def test_a_heal_is_laid_down_when_unicrond_is_paused_and_taken_up_again(world: World) -> None:
+    job = running(world, min_nodes=2)
+    world.cut("n2")
+    world.until(lambda: world.run(job).state is RunState.HEALING)
+    set_mode(world, Mode.PAUSED)
+    world.pass_seconds(30)
+    assert ActionKind.START_RANKS not in kinds(world)
+    set_mode(world, Mode.ACTIVE)
+    heals(world, job)
+    assert world.run(job).restarts_without_progress == 0
+    world.until(lambda: world.slurm.snapshot().nodes["n2"].reason.startswith("unicron: "))
+    world.pass_seconds(60)
+    assert world.core.state.incidents == {}
+
+
+def test_a_person_is_called_once_for_many_silent_nodes_whoever_joins_meanwhile() -> None:
+    world = World()
+    world.nodes(12)
+    for _ in range(2):
+        running(world, min_nodes=1)
+    for node in ("n2", "n3", "n4", "n5"):
+        world.cut(node)
+    world.pass_seconds(10)
+    running(world, 1)
+    world.pass_seconds(5)
+    assert kinds(world) == [ActionKind.NOTIFY]
+    for node in ("n2", "n3", "n4", "n5"):
+        world.restore(node)
+    world.pass_seconds(5)
+    assert "many silent" not in {i.kind for i in world.core.state.incidents.values()}

@@ -160,6 +160,7 @@ def on_beat(cycle: Cycle, event: AgentBeat) -> None:
         phase=event.phase,
         generation=event.generation,
         stopped_generation=max(view.stopped_generation, event.stopped_generation),
+        order=event.assignment.order if event.assignment else view.order,
         iteration=event.iteration,
         peers_heard=event.peers_heard,
     )
@@ -199,7 +200,7 @@ def _progressed(cycle: Cycle, run: Run, event: AgentBeat) -> Run:
 
 def _adopt(cycle: Cycle, run: Run, generation: int, assignment: Assignment | None) -> Run:
     """Takes over a generation that the agents began without us."""
-    if assignment is None or generation <= run.generation:
+    if assignment is None or not _is_newer(run, generation, assignment):
         return run
     cycle.supersede(run, heal.ORDERS, "the agents began a generation of their own")
     keeps = run.healing is not None and run.healing.step in (HealStep.REQUEUE, HealStep.END)
@@ -216,34 +217,33 @@ def _adopt(cycle: Cycle, run: Run, generation: int, assignment: Assignment | Non
     )
 
 
+def _is_newer(run: Run, generation: int, assignment: Assignment) -> bool:
+    """Of one generation that unicrond never got to start, the agents' own counts."""
+    ours = run.assignment.order if run.assignment else ""
+    theirs = generation == run.generation and assignment.order != ours and run.healing is None
+    return generation > run.generation or theirs
+
+
 def settle(cycle: Cycle, run: Run) -> None:
     """starting -> running once every agent of the generation says so; ends what that heals."""
     assignment = run.assignment
     if assignment is None or run.state not in (RunState.STARTING, RunState.HEALING):
         return
-    if run.healing is not None and run.healing.step is not HealStep.REQUEUE:
-        return
-    views = [run.agents.get(node) for node in assignment.nodes]
-    if not all(
-        v and v.generation == run.generation and v.phase in (Phase.RUNNING, Phase.DONE)
-        for v in views
+    if run.healing is not None and (
+        run.healing.step is not HealStep.REQUEUE or run.state is RunState.HEALING
     ):
+        return  # the heal goes on; a requeue is over once the job has started again
+    if not cycle.all_run(run):
         return
     run = cycle.put(replace(run, state=RunState.RUNNING))
     cycle.note(
         "note",
-        f"running on {len(views)} nodes, {assignment.world_size} ranks, "
+        f"running on {len(assignment.nodes)} nodes, {assignment.world_size} ranks, "
         f"generation {run.generation}",
         run,
     )
-    for incident in tuple(cycle.state.incidents.values()):
-        mine = incident.run_id == run.run_id and incident.generation < run.generation
-        if mine and run.healing is None:
-            cycle.close_incident(
-                incident.incident_id,
-                IncidentState.RESOLVED,
-                f"healed without unicrond: generation {run.generation} runs",
-            )
+    if run.healing is None:
+        cycle.resolve_older(run, f"healed without unicrond: generation {run.generation} runs")
 
 
 def on_left(cycle: Cycle, event: AgentLeft) -> None:

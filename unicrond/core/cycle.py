@@ -16,7 +16,7 @@ from unicrond.model.decision import (
     OutcomeState,
 )
 from unicrond.model.incident import Incident, IncidentState, Scope, Severity
-from unicrond.model.run import Assignment, Run
+from unicrond.model.run import Assignment, Phase, Run
 from unicrond.ports import Changes, JournalEntry
 
 
@@ -55,6 +55,18 @@ class Cycle:
             generation_iteration=run.iteration,
             counted=0,
             early_exits=(),
+        )
+
+    def all_run(self, run: Run) -> bool:
+        """Whether every agent of the generation says that its ranks run, under the same order."""
+        if run.assignment is None:
+            return False
+        views = [run.agents.get(node) for node in run.assignment.nodes]
+        return all(
+            view is not None
+            and (view.generation, view.order) == (run.generation, run.assignment.order)
+            and view.phase in (Phase.RUNNING, Phase.DONE)
+            for view in views
         )
 
     def put_incident(self, incident: Incident) -> Incident:
@@ -104,6 +116,12 @@ class Cycle:
         self.put_incident(closed)
         run = self.state.runs.get(incident.run_id) if incident.run_id is not None else None
         self.note("note", why, run, incident=incident_id, node=incident.root_node)
+
+    def resolve_older(self, run: Run, why: str) -> None:
+        """A generation runs, so whatever was wrong with those before it is over."""
+        for incident in tuple(self.state.incidents.values()):
+            if incident.run_id == run.run_id and incident.generation < run.generation:
+                self.close_incident(incident.incident_id, IncidentState.RESOLVED, why)
 
     def incident_of(self, run: Run) -> Incident | None:
         """The open incident of this run, newest first."""

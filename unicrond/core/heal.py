@@ -16,13 +16,13 @@ from dataclasses import replace
 from transition.membership import NO_RESTART, Choice, Trouble, assign, choose
 from unicrond.core.cycle import Cycle
 from unicrond.core.guards import avoided, restarts_left
-from unicrond.core.policy import Policy
 from unicrond.model.cluster import JobState
 from unicrond.model.decision import Action, ActionKind, Outcome, OutcomeState
 from unicrond.model.incident import Incident, IncidentState
-from unicrond.model.run import AgentView, Healing, HealStep, Loss, Phase, Run, RunState
+from unicrond.model.run import AgentView, Healing, HealStep, Loss, Run, RunState
 
 ORDERS = frozenset({ActionKind.STOP_RANKS, ActionKind.START_RANKS, ActionKind.SPAWN_AGENT})
+_ACTS = ORDERS | {ActionKind.REQUEUE, ActionKind.END_RUN}
 
 
 def begin(cycle: Cycle, run: Run, incident: Incident, trouble: Trouble) -> None:
@@ -145,16 +145,11 @@ def _begin_start(cycle: Cycle, run: Run, healing: Healing) -> None:
 
 
 def _advance_start(cycle: Cycle, run: Run, healing: Healing) -> None:
-    views = [run.agents.get(n) for n in healing.nodes]
-    if all(
-        v is not None and v.generation == run.generation and v.phase in (Phase.RUNNING, Phase.DONE)
-        for v in views
-    ):
+    if cycle.all_run(run):
         cycle.supersede(run, ORDERS, "every agent reports its ranks running")
         cycle.put(replace(run, state=RunState.RUNNING, healing=None))
-        cycle.close_incident(
-            healing.incident_id,
-            IncidentState.RESOLVED,
+        cycle.resolve_older(
+            run,
             f"running again on {len(healing.nodes)} nodes as generation {run.generation}, "
             f"{cycle.now - _noticed(cycle, healing):.1f} s after it was noticed",
         )
@@ -223,9 +218,8 @@ def _advance_requeue(cycle: Cycle, run: Run, healing: Healing) -> None:
     if run.state is RunState.RUNNING:
         cycle.supersede(run, frozenset({ActionKind.EXPEDITE}), "it runs")
         cycle.put(replace(run, healing=None))
-        cycle.close_incident(
-            healing.incident_id,
-            IncidentState.RESOLVED,
+        cycle.resolve_older(
+            run,
             f"the requeued job runs as generation {run.generation}, "
             f"{cycle.now - _noticed(cycle, healing):.1f} s after the fault was noticed",
         )
@@ -321,18 +315,15 @@ def _probe_failed(cycle: Cycle, run: Run, healing: Healing, node: str) -> None:
 
 
 # trouble
-def trouble_of(run: Run, incident: Incident, now: float, policy: Policy) -> Trouble:
-    """The trouble behind an incident that was only observed so far."""
-    nodes = run.assignment.nodes if run.assignment else ()
-    views = [run.agents[n] for n in nodes if n in run.agents]
-    return Trouble(
-        root_node=incident.root_node,
-        lost=tuple(
-            v.node for v in views if not v.closed_at and now - v.last_heard > policy.silence_seconds
-        ),
-        dead_agents=tuple(v.node for v in views if v.closed_at),
-        what=incident.summary,
-    )
+def lay_down(cycle: Cycle, run: Run, why: str) -> None:
+    """We may not act any more. A requeue that Slurm has begun goes its way."""
+    if run.healing is None or run.state is not RunState.HEALING:
+        return
+    incident = cycle.state.incidents[run.healing.incident_id]
+    cycle.supersede(run, _ACTS, why)
+    cycle.put(replace(run, healing=None))
+    cycle.put_incident(replace(incident, state=IncidentState.OPEN))
+    cycle.note("note", f"the heal is laid down: {why}", run, incident=incident.incident_id)
 
 
 def _escalate(cycle: Cycle, run: Run, healing: Healing, what: str) -> None:

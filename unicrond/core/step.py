@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from transition.membership import Trouble
 from unicrond.core import agents, hardware, heal, jobs, losses, signals, suspect
 from unicrond.core.cycle import Cycle, describe
 from unicrond.core.state import State
@@ -30,6 +31,7 @@ from unicrond.model.run import Phase, Run
 from unicrond.ports import Changes
 
 TICK_SECONDS = 0.25
+_AT_WORK = (Phase.STARTING, Phase.RUNNING, Phase.DONE)
 _ON_SLURM = (ActionKind.DRAIN, ActionKind.SHRINK, ActionKind.REQUEUE, ActionKind.EXPEDITE)
 
 
@@ -66,9 +68,11 @@ class Core:
     def thaw(self, seconds: float) -> None:
         """Time that passed while nothing could be carried out does not count for deadlines."""
         for run in self.state.live_runs():
-            if run.healing is not None:
-                healing = replace(run.healing, deadline=run.healing.deadline + seconds)
-                self.state.runs[run.run_id] = replace(run, healing=healing)
+            healing = run.healing
+            if healing is not None:
+                healing = replace(healing, deadline=healing.deadline + seconds)
+            lost = tuple(replace(loss, deadline=loss.deadline + seconds) for loss in run.losses)
+            self.state.runs[run.run_id] = replace(run, healing=healing, losses=lost)
 
     def unwanted(self, action: Action) -> str:
         """Why an intent should not be carried out any more; empty if it still should."""
@@ -196,6 +200,9 @@ def _on_mode(cycle: Cycle, event: ModeSet) -> None:
     elif (run := cycle.state.runs.get(event.run_id)) is not None:
         run = cycle.put(replace(run, mode=event.mode))
         cycle.note("note", f"mode of run {run.run_id} set to {event.mode} by {event.who}", run)
+    for live in cycle.state.live_runs():
+        if not cycle.state.acts_for(live):
+            heal.lay_down(cycle, live, f"mode {event.mode}")
     if event.mode is Mode.ACTIVE:
         for incident in tuple(cycle.state.incidents.values()):
             _take_up(cycle, incident)
@@ -206,13 +213,19 @@ def _take_up(cycle: Cycle, incident: Incident) -> None:
     run = cycle.state.runs.get(incident.run_id) if incident.run_id is not None else None
     if run is None or run.healing is not None or not cycle.state.acts_for(run):
         return
-    if incident.state is not IncidentState.HEALING and _broken(run):
-        trouble = heal.trouble_of(run, incident, cycle.now, cycle.state.policy)
+    missing = suspect.missing(cycle, run)
+    if incident.state is not IncidentState.HEALING and (missing or _idle(run)):
+        dead = tuple(n for n in missing if run.agents[n].closed_at)
+        lost = tuple(n for n in missing if n not in dead)
+        trouble = Trouble(incident.root_node, lost, dead, what=incident.summary)
         heal.begin(cycle, run, incident, trouble)
 
 
-def _broken(run: Run) -> bool:
-    return any(view.phase is Phase.BROKEN or not view.connected for view in run.agents.values())
+def _idle(run: Run) -> bool:
+    """Whether a node of the generation that is heard runs no rank of it."""
+    nodes = run.assignment.nodes if run.assignment else ()
+    views = [run.agents[n] for n in nodes if n in run.agents and run.agents[n].connected]
+    return any(v.generation < run.generation or v.phase not in _AT_WORK for v in views)
 
 
 def _resend(cycle: Cycle) -> None:

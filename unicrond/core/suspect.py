@@ -27,6 +27,8 @@ def look(cycle: Cycle) -> None:
     silent = {run.run_id: _silent(cycle, run) for run in runs}
     if _many(cycle, runs, silent):
         return
+    if cycle.now >= cycle.state.started_at + cycle.state.policy.startup_grace_seconds:
+        _close_many(cycle)
     for run in runs:
         if silent[run.run_id] and not _anyone_heard(cycle, run):
             _note_once(cycle, run, "", "no agent of the run is heard: nothing can be ordered")
@@ -96,6 +98,11 @@ def _unexplained(cycle: Cycle, run: Run, node: str) -> bool:
     return False
 
 
+def missing(cycle: Cycle, run: Run) -> list[str]:
+    """Nodes of the generation that nobody vouches for."""
+    return [n for n in _silent(cycle, run) if not _veto(cycle, run, n, run.agents[n])]
+
+
 def _report(cycle: Cycle, run: Run, nodes: list[str]) -> None:
     """All that fell silent in this tick, as one fault."""
     dead = tuple(n for n in nodes if run.agents[n].closed_at)
@@ -146,10 +153,14 @@ def _note_once(cycle: Cycle, run: Run, node: str, text: str) -> None:
 
 
 def heard_again(cycle: Cycle, run: Run, node: str) -> None:
-    """An agent is back: explained silences start afresh, and so does trust in our own network."""
+    """An agent is back: explained silences start afresh."""
     cycle.state.reported.discard((run.run_id, run.generation, node))
     cycle.state.vetoed.discard((run.run_id, node))
     cycle.state.vetoed.discard((run.run_id, ""))
+
+
+def _close_many(cycle: Cycle) -> None:
+    """Most agents are heard: our own network is trusted again."""
     for incident in tuple(cycle.state.incidents.values()):
         if incident.kind == "many silent":
             cycle.close_incident(incident.incident_id, IncidentState.RESOLVED, "agents are back")
