@@ -10,7 +10,7 @@ from unicrond.core.policy import Policy
 from unicrond.model.decision import ActionKind, Mode
 from unicrond.model.events import ModeSet, SignalArrived
 from unicrond.model.incident import Signal, SignalKind
-from unicrond.model.run import RunState
+from unicrond.model.run import Phase, RunState
 
 
 @pytest.fixture
@@ -222,3 +222,18 @@ def test_a_person_is_called_once_for_many_silent_nodes_whoever_joins_meanwhile()
         world.restore(node)
     world.pass_seconds(5)
     assert "many silent" not in {i.kind for i in world.core.state.incidents.values()}
+
+
+def test_who_hangs_for_a_rank_that_ended_early_is_not_to_blame(world: World) -> None:
+    job = running(world)
+    world.agents.jobs[job].agents["n2"].phase = Phase.DONE
+    world.pass_seconds(2)
+    for rank in (0, 2):
+        sensed(
+            world, job, SignalKind.SLOW, rank,
+            process_state="S", seconds=99.0, usual_seconds=0.2, overdue=True,
+        )  # fmt: skip
+    heals(world, job)
+    assert isinstance(world.store, MemoryStore)
+    story = "".join(entry.text for entry in world.store.journal)
+    assert "rank 1 on n2 ended with 0 while others ran on" in story

@@ -12,7 +12,7 @@ from unicrond.core import hardware
 from unicrond.core.cycle import Cycle
 from unicrond.core.trouble import Fault, report
 from unicrond.model.incident import Scope, Severity, Signal, SignalKind
-from unicrond.model.run import Run
+from unicrond.model.run import Phase, Run
 
 
 def on_signal(cycle: Cycle, signal: Signal) -> None:
@@ -102,9 +102,8 @@ def _on_exit(cycle: Cycle, run: Run, signal: Signal) -> None:
     cause = hardware.explanation(cycle.state, signal) if verdict.kind == Kind.EXITED else None
     kind = cause.kind if cause else str(verdict.kind)
     what = f"rank {rank} on {node} ended {how} ({kind})"
-    if run.early_exits and not own:
-        rank, node = run.early_exits[0]
-        what = f"rank {rank} on {node} ended with 0 while others ran on; {what} for it"
+    if not own:
+        rank, node, what = _culprit(run, rank, node, what)
     severity = Severity(verdict.severity)
     report(
         cycle,
@@ -131,8 +130,10 @@ def _on_exception(cycle: Cycle, run: Run, signal: Signal) -> None:
     """Raised a moment ago. Nobody waits for the rank to end: it may hang in its tear-down."""
     verdict = classify_exit(1, None, signal.text)
     last = next((line for line in reversed(signal.text.splitlines()) if line.strip()), "")
-    own = verdict.blame != "peer"
-    what = f"rank {signal.rank} on {signal.node} raised {last[:200]} ({verdict.kind})"
+    rank, node, own = signal.rank, signal.node, verdict.blame != "peer"
+    what = f"rank {rank} on {node} raised {last[:200]} ({verdict.kind})"
+    if not own:
+        rank, node, what = _culprit(run, rank, node, what)
     report(
         cycle,
         run,
@@ -140,8 +141,8 @@ def _on_exception(cycle: Cycle, run: Run, signal: Signal) -> None:
             kind=verdict.kind,
             severity=Severity.SEV2,
             scope=Scope.RANK,
-            node=signal.node,
-            rank=signal.rank,
+            node=node,
+            rank=rank,
             what=what,
             noticed_at=signal.at,
             own=own,
@@ -152,6 +153,26 @@ def _on_exception(cycle: Cycle, run: Run, signal: Signal) -> None:
     )
 
 
+def _ended_early(run: Run) -> tuple[tuple[int, str], ...]:
+    """Ranks, and their nodes, that ended with 0. A node of which all did says so by its phase."""
+    done = {
+        name
+        for name, view in run.agents.items()
+        if view.phase is Phase.DONE and view.generation == run.generation
+    }
+    slots = run.assignment.slots if run.assignment else ()
+    whole = ((slot.rank, slot.node) for slot in slots if slot.node in done)
+    return tuple(dict.fromkeys((*run.early_exits, *whole)))
+
+
+def _culprit(run: Run, rank: int | None, node: str, what: str) -> tuple[int | None, str, str]:
+    """Whoever fails or hangs for a rank that ended early is not to blame."""
+    for early, where in _ended_early(run)[:1]:
+        words = f"rank {early} on {where} ended with 0 while others ran on; {what} for it"
+        return early, where, words
+    return rank, node, what
+
+
 def _on_slow(cycle: Cycle, run: Run, signal: Signal) -> None:
     """Gathers what is seen of each rank; acts once a hang is certain, or everyone is overdue."""
     evidence = evidence_from(signal)
@@ -159,9 +180,12 @@ def _on_slow(cycle: Cycle, run: Run, signal: Signal) -> None:
         return
     seen = cycle.state.slow.setdefault(run.run_id, {})
     seen[evidence.rank] = evidence
-    finding = find(tuple(seen.values()), run.assignment.world_size)
+    finding = find(tuple(seen.values()), run.assignment.world_size - len(_ended_early(run)))
     if finding is None:
         return
+    rank, node, what = finding.rank, finding.node, finding.reason
+    if rank is None:
+        rank, node, what = _culprit(run, rank, node, what)
     del cycle.state.slow[run.run_id]
     others = "; ".join(f"rank {e.rank} at {e.where}" for e in seen.values() if e.where)
     report(
@@ -170,10 +194,10 @@ def _on_slow(cycle: Cycle, run: Run, signal: Signal) -> None:
         Fault(
             kind="task hang",
             severity=Severity.SEV2,
-            scope=Scope.RANK if finding.rank is not None else Scope.RUN,
-            node=finding.node,
-            rank=finding.rank,
-            what=finding.reason,
+            scope=Scope.RANK if rank is not None else Scope.RUN,
+            node=node,
+            rank=rank,
+            what=what,
             noticed_at=signal.at,
             program=True,
             own=finding.rank is not None,
