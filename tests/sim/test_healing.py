@@ -273,7 +273,9 @@ def fail_on(world: World, job: int, node: str, times: int) -> None:
 
 def test_one_failing_program_moves_its_run_and_drains_nothing(world: World) -> None:
     job = running(world, min_nodes=2)
-    fail_on(world, job, "n2", 3)
+    fail_on(world, job, "n2", 1)
+    assert world.run(job).shunned == ()
+    fail_on(world, job, "n2", 1)
     assert world.run(job).shunned == ("n2",)
     assert world.run(job).assignment.nodes == ("n1", "n3")
     assert ActionKind.DRAIN not in kinds(world)

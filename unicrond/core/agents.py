@@ -82,7 +82,8 @@ def _run_of(cycle: Cycle, said: Registration) -> Run | None:
 
 def incarnate(cycle: Cycle, run: Run, restarts: int, nodes: tuple[str, ...]) -> Run:
     """The same run, started once more by Slurm: other nodes, no agents yet, history kept."""
-    again = run.state.ended  # by hand of a person, who has his reasons
+    if run.state.ended:  # by hand of a person, who has his reasons
+        run = replace(run, restarts_without_progress=0, last_root="", shunned=())
     run = replace(
         leave_start(cycle, run),
         restarts=restarts,
@@ -91,7 +92,6 @@ def incarnate(cycle: Cycle, run: Run, restarts: int, nodes: tuple[str, ...]) -> 
         state=RunState.STARTING,
         end_reason="",
         ended_at=0.0,
-        restarts_without_progress=0 if again else run.restarts_without_progress,
     )
     cycle.note("note", f"Slurm started the job again (restart {restarts})", run)
     return cycle.put(run)

@@ -165,7 +165,7 @@ def _moves_off(cycle: Cycle, run: Run, fault: Fault) -> bool:
         return True
     if not fault.program or not fault.own or fault.recurs:
         return False
-    repeat = run.restarts_without_progress >= 2 and run.last_root == fault.node
+    repeat = run.restarts_without_progress >= 1 and run.last_root == fault.node
     if not repeat and fault.severity is not Severity.SEV1:
         return False
     return has_room_without(cycle, run, fault.node)
