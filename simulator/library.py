@@ -1,0 +1,368 @@
+"""Input files: scenarios, mixes of runs, models, policies. The bundled ones are in `data`.
+
+Reads files. Everything wrong with one is a BadInput that names the field.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from planner import throughput
+from planner.kernels import Floats
+from planner.objective import Transition
+from simulator import laws
+from simulator.kinds import KINDS, Method
+from simulator.model import (
+    DAY,
+    HOUR,
+    SECOND,
+    Cluster,
+    Failure,
+    Freed,
+    Policy,
+    Queue,
+    RunSpec,
+    Timing,
+)
+from simulator.rules import RULES
+from unicrond.errors import BadInput
+
+SCENARIOS = ("trace-a", "trace-b", "gpus-1024", "gpus-16384", "nodes-1024")
+Part = TypeVar("Part", bound="_Part")
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelPart(_Part):
+    flops_per_iteration: float = Field(gt=0)
+    micro_batches: int = Field(ge=1)
+    micro_batch_seconds: float = Field(gt=0)
+    allreduce_seconds: float = Field(0, ge=0)
+    replica_nodes: int = Field(1, ge=1)
+
+
+class ThroughputPart(_Part):
+    """T on so many nodes, in FLOP/s."""
+
+    model: ModelPart | None = None
+    curve: list[tuple[int, float]] | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> ThroughputPart:
+        if (self.model is None) == (self.curve is None):
+            raise ValueError("give either model or curve")
+        if self.curve is not None and [n for n, _ in self.curve] != sorted(
+            {n for n, _ in self.curve}
+        ):
+            raise ValueError("curve: nodes must rise")
+        return self
+
+    def flops(self, nodes: int) -> Floats:
+        if self.model is not None:
+            given = self.model.model_dump()
+            return throughput.Model(replica_workers=given.pop("replica_nodes"), **given).table(
+                nodes
+            )
+        return throughput.Curve(self.curve or ()).table(nodes)
+
+
+class KnownModel(_Part):
+    parameters: float = Field(gt=0)
+    throughput: ThroughputPart
+
+
+class RunPart(_Part):
+    id: int = Field(ge=1)
+    model: str | None = None
+    throughput: ThroughputPart | None = None
+    parameters: float | None = Field(None, gt=0)
+    weight: float = Field(1, gt=0)
+    nodes: int | None = Field(None, ge=0)  # at the start; else the first division's
+    arrives_hours: float = Field(0, ge=0)
+    work_flop: float | None = Field(None, gt=0)
+
+
+class ClusterPart(_Part):
+    nodes: int = Field(ge=1, le=100_000)
+    gpus_per_node: int = Field(8, ge=1)
+    nodes_per_switch: int = Field(16, ge=1)
+
+
+class Event(_Part):
+    """One failure of a told trace: of a node, or of all nodes of a switch, both from 0."""
+
+    hours: float = Field(ge=0)
+    node: int | None = Field(None, ge=0)
+    switch: int | None = Field(None, ge=0)
+    kind: str
+    repair_hours: float | None = Field(None, gt=0)
+
+
+class FailuresPart(_Part):
+    severe: int = Field(0, ge=0)
+    others: int = Field(0, ge=0)
+    per_1000_node_days: float = Field(0, ge=0)
+    law: Literal["exponential", "weibull"] = "exponential"
+    shape: float = Field(1, gt=0)
+    switch_failures_per_year: float = Field(0, ge=0)
+    shares: dict[str, float] | None = None
+    events: list[Event] | None = None
+
+
+class RepairPart(_Part):
+    law: laws.Law = "exponential"
+    mean_hours: float = Field(gt=0)
+    shape: float = Field(1, gt=0)
+
+
+class QueuePart(_Part):
+    freed: Freed = Freed.OURS
+    others_waiting: float = Field(0, ge=0, le=1)
+    others_hold_hours: float = Field(24, gt=0)
+
+
+class ScenarioPart(_Part):
+    name: str
+    about: str = ""
+    days: float = Field(gt=0, le=3650)
+    cluster: ClusterPart
+    runs: str | list[RunPart]
+    start: Literal["replan", "equal", "weighted", "by_size"] = "replan"
+    failures: FailuresPart
+    repair: RepairPart
+    queue: QueuePart = Field(default_factory=lambda: QueuePart.model_validate({}))
+    sources: dict[str, str] = {}
+
+
+class Seconds(_Part):
+    restart: float = Field(ge=0)
+    swap: float = Field(ge=0)
+    shrink: float = Field(ge=0)
+    grow: float = Field(ge=0)
+    requeue: float = Field(ge=0)
+    start: float = Field(ge=0)
+    retry: float = Field(ge=0)
+
+
+class PolicyPart(_Part):
+    name: str
+    about: str
+    rule: str
+    detection_seconds: dict[Method, float]
+    transition_seconds: Seconds
+    redone_seconds: float = Field(ge=0)
+    healthy_percent: float = Field(100, gt=0, le=100)
+    keeps_failed: bool = False
+    foresees: bool = False
+    floors: bool = True
+    margin: float = Field(1, ge=0)
+    sources: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A cluster and its failures: told, or drawn anew for each seed."""
+
+    name: str
+    about: str
+    cluster: Cluster
+    laws: laws.Laws
+    told: tuple[Failure, ...] | None
+    sources: Mapping[str, str]
+
+    def failures(self, seed: int) -> tuple[Failure, ...]:
+        cluster = self.cluster
+        if self.told is not None:
+            return self.told
+        return laws.draw(self.laws, cluster.nodes, cluster.nodes_per_switch, cluster.length, seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a caller asks to be different from the file."""
+
+    runs: str | None = None
+    repair_hours: float | None = None
+    queue: Queue | None = None
+    start: str | None = None
+
+
+def scenario(name: str, changes: Changes | None = None) -> Scenario:
+    """A bundled scenario by its name, or one from a file."""
+    changes = changes or Changes()
+    given = _bundled(name) if name in SCENARIOS else _read(Path(name), "scenario")
+    part = _parsed(ScenarioPart, given, name)
+    if changes.repair_hours is not None:
+        repair = part.repair.model_copy(update={"mean_hours": changes.repair_hours})
+        part = part.model_copy(update={"repair": repair})
+    length = round(part.days * DAY)
+    the_laws = _laws(part)
+    told = _told(part) if part.failures.events is not None else None
+    rate, repair_ms = the_laws.mean_rate(part.cluster.nodes, length), the_laws.repair.mean
+    if told is not None:
+        rate, repair_ms = laws.mean_of(told, part.cluster.nodes, length)
+    queue = part.queue
+    cluster = Cluster(
+        nodes=part.cluster.nodes,
+        gpus=part.cluster.gpus_per_node,
+        nodes_per_switch=part.cluster.nodes_per_switch,
+        runs=_runs(changes.runs or part.runs, part.cluster.nodes),
+        length=length,
+        failures_per_node_second=rate * SECOND,
+        repair_seconds=repair_ms / SECOND,
+        start=changes.start or part.start,
+        queue=changes.queue
+        or Queue(queue.freed, queue.others_waiting, round(queue.others_hold_hours * HOUR)),
+    )
+    return Scenario(part.name, part.about, cluster, the_laws, told, part.sources)
+
+
+def mixes() -> Sequence[str]:
+    return sorted(_bundled("mixes")["mixes"])
+
+
+def policies(extra: Path | None = None) -> dict[str, Policy]:
+    """By name, the bundled ones and those of a file, which go first."""
+    known: dict[str, Any] = {}
+    files = [_bundled("policies")] + ([_read(extra, "--policies")] if extra else [])
+    found: dict[str, Policy] = {}
+    for file in files:
+        for i, given in enumerate(file.get("policies", [])):
+            place = f"policies.{i}"
+            like = given.pop("like", None)
+            if like is not None and like not in known:
+                raise BadInput(f"{place}.like: no policy {like!r} before it")
+            base = known.get(like, {})
+            sources = {**base.get("sources", {}), **given.get("sources", {})}
+            whole = {**base, **given, "sources": sources}
+            part = _parsed(PolicyPart, whole, place)
+            known[part.name], found[part.name] = whole, _policy(part, place)
+    return found
+
+
+def _policy(part: PolicyPart, place: str) -> Policy:
+    if part.rule not in RULES:
+        raise BadInput(f"{place}.rule: no rule {part.rule!r}; rules: {', '.join(RULES)}")
+    if missing := set(Method) - set(part.detection_seconds):
+        raise BadInput(f"{place}.detection_seconds: {sorted(missing)[0]} is missing")
+    seconds, redone = part.transition_seconds.model_dump(), part.redone_seconds
+    retry, start = seconds.pop("retry"), seconds.pop("start") + redone
+    change = Transition(**{kind: taken + redone for kind, taken in seconds.items()})
+    return Policy(
+        part.name, part.about, part.rule, Timing(part.detection_seconds, change, start, retry),
+        part.healthy_percent, part.keeps_failed, part.foresees, part.floors, part.margin,
+        part.sources,
+    )  # fmt: skip
+
+
+def _laws(part: ScenarioPart) -> laws.Laws:
+    failures, repair = part.failures, part.repair
+    for kind in failures.shares or {}:
+        if kind not in KINDS:
+            raise BadInput(f"failures.shares.{kind}: unknown; kinds: {', '.join(KINDS)}")
+    between = None
+    if failures.per_1000_node_days:
+        mean = 1000 * DAY / failures.per_1000_node_days
+        between = laws.Lasting(failures.law, mean, failures.shape)
+    return laws.Laws(
+        repair=laws.Lasting(repair.law, repair.mean_hours * HOUR, repair.shape),
+        severe=failures.severe,
+        others=failures.others,
+        between=between,
+        switches_per_year=failures.switch_failures_per_year,
+        shares=failures.shares,
+    )
+
+
+def _told(part: ScenarioPart) -> tuple[Failure, ...]:
+    told = []
+    for i, event in enumerate(part.failures.events or ()):
+        place, per_switch = f"failures.events.{i}", part.cluster.nodes_per_switch
+        if event.kind not in KINDS:
+            raise BadInput(f"{place}.kind: no kind {event.kind!r}; kinds: {', '.join(KINDS)}")
+        if (event.node is None) == (event.switch is None):
+            raise BadInput(f"{place}: give either node or switch")
+        first = event.node if event.node is not None else (event.switch or 0) * per_switch
+        if first >= part.cluster.nodes:
+            raise BadInput(f"{place}: the cluster has {part.cluster.nodes} nodes, from 0")
+        many = per_switch if event.node is None else 1
+        nodes = tuple(range(first, min(first + many, part.cluster.nodes)))
+        severe = KINDS[event.kind].severity == 1
+        hours = event.repair_hours or part.repair.mean_hours
+        repair = max(1, round(hours * HOUR)) if severe else 0
+        told.append(Failure(round(event.hours * HOUR), nodes, event.kind, repair))
+    return tuple(sorted(told, key=lambda failure: failure.at))
+
+
+def _runs(given: str | list[RunPart], nodes: int) -> tuple[RunSpec, ...]:
+    if isinstance(given, str):
+        known = _bundled("mixes")["mixes"]
+        if given not in known:
+            raise BadInput(f"runs: no mix {given!r}; mixes: {', '.join(sorted(known))}")
+        given = [_parsed(RunPart, run, f"mixes.{given}") for run in known[given]]
+    if len({run.id for run in given}) != len(given):
+        raise BadInput("runs: two runs have the same id")
+    return tuple(_run(run, nodes, f"runs.{i}") for i, run in enumerate(given))
+
+
+def _run(run: RunPart, nodes: int, place: str) -> RunSpec:
+    models = _bundled("models")["models"]
+    if (run.model is None) == (run.throughput is None):
+        raise BadInput(f"{place}: give either model or throughput")
+    if run.model is not None and run.model not in models:
+        raise BadInput(f"{place}.model: no model {run.model!r}; models: {', '.join(models)}")
+    known = _parsed(KnownModel, models[run.model], run.model) if run.model else None
+    part = known.throughput if known else run.throughput
+    assert part is not None
+    flops = part.flops(nodes)
+    flops[0] = np.nan
+    if np.isnan(flops).all():
+        raise BadInput(f"{place}: it has no legal size on {nodes} nodes")
+    if run.nodes and (run.nodes > nodes or np.isnan(flops[run.nodes])):
+        raise BadInput(f"{place}.nodes: {run.nodes} is no legal size on {nodes} nodes")
+    return RunSpec(
+        run_id=run.id,
+        name=run.model or f"run {run.id}",
+        flops=flops,
+        weight=run.weight,
+        parameters=run.parameters or (known.parameters if known else 1.0),
+        start_nodes=run.nodes,
+        arrives=round(run.arrives_hours * HOUR),
+        work=run.work_flop,
+    )
+
+
+def _parsed(kind: type[Part], given: object, place: str) -> Part:
+    try:
+        return kind.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(step) for step in first["loc"])
+        raise BadInput(f"{place}: {field}: {first['msg']}") from None
+
+
+def _bundled(name: str) -> Any:
+    return json.loads(resources.files("simulator").joinpath("data", f"{name}.json").read_text())
+
+
+def _read(path: Path, option: str) -> Any:
+    try:
+        found = json.loads(path.read_text())
+    except OSError as error:
+        known = f"; bundled: {', '.join(SCENARIOS)}" if option == "scenario" else ""
+        raise BadInput(f"{option}: cannot read {path}: {error.strerror}{known}") from None
+    except ValueError as error:
+        raise BadInput(f"{option}: {path} is no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise BadInput(f"{option}: {path} must hold a JSON object")
+    return found
