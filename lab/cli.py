@@ -130,10 +130,12 @@ def fault(
     keep_down: Annotated[bool, typer.Option(help="kill-unicrond: it stays down.")] = False,
     kilobit: Annotated[int, typer.Option(help="slow-link: rate, kbit/s.", min=8)] = 1000,
     delay: Annotated[int, typer.Option(help="slow-link: delay, ms.", min=0)] = 0,
+    gpu: Annotated[int, typer.Option(help="xid, ecc, nvlink, gpu-lost, throttle.", min=0)] = 0,
+    code: Annotated[int, typer.Option(help="xid: its number.", min=1)] = 79,
     as_json: Json = False,
 ) -> None:
     """Break something, or mend it."""
-    target = Target(node, job, rank, keep_down, kilobit, delay)
+    target = Target(node, job, rank, keep_down, kilobit, delay, gpu, code)
     with _plain_errors():
         done = Lab(name).fault(kind, target)
     print(json.dumps(dataclasses.asdict(done)) if as_json else _sentence(done))

@@ -58,6 +58,8 @@ class Lab:
         _await_idle(place)
         if spec.unicrond:
             services.start_unicrond(head)
+            for node, init in processes.node_inits(self.name).items():
+                services.start_sensor(node, init)
         self.paths.complete.touch()
 
     def down(self) -> None:

@@ -1,5 +1,7 @@
 """The text of every configuration file of a lab. Pure: from a LabSpec to strings."""
 
+from lab import nvml
+from lab.hardware import SYS
 from lab.layout import (
     AGENT_PORT,
     HEAD_ADDRESS,
@@ -151,4 +153,7 @@ agent_listen = "{HEAD_ADDRESS}:{AGENT_PORT}"
 
 
 def agent_conf() -> str:
-    return f"[agent]\nunicrond = {HEAD_ADDRESS}:{AGENT_PORT}\n"
+    return (
+        f"[agent]\nunicrond = {HEAD_ADDRESS}:{AGENT_PORT}\n"
+        f"sys_root = {SYS}\nnvml_library = /opt/unicron/lib/{nvml.NAME}\n"
+    )

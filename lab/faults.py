@@ -4,6 +4,7 @@ rank, process   kill-rank stop-rank kill-agent
 node            power-off power-on kill-slurmd start-slurmd
 cable           cut-link restore-link cut-management restore-management slow-link
 daemon          stop-slurmctld start-slurmctld kill-unicrond start-unicrond
+hardware        xid ecc nvlink gpu-lost throttle ib-down ib-flap oom mend-hardware
 """
 
 import signal
@@ -12,15 +13,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from lab import ground, network, processes, services
+from lab import ailments, ground, network, processes, services
 from lab.errors import LabError
+from lab.hardware import Hardware
 from lab.layout import LabPaths, LabSpec
 from lab.processes import Process
 
 
 @dataclass(frozen=True)
 class Target:
-    """Which node, job or rank; a fault asks for what it needs. For slow-link: how slow."""
+    """Which node, job, rank or GPU; a fault asks for what it needs. For slow-link: how slow."""
 
     node: str | None = None
     job: str | None = None
@@ -28,6 +30,8 @@ class Target:
     keep_down: bool = False
     kilobit: int = 1000
     delay_milliseconds: int = 0
+    gpu: int = 0
+    code: int = 79  # of an Xid
 
 
 @dataclass(frozen=True)
@@ -211,13 +215,21 @@ def power_on(place: Place, target: Target) -> Strike:
     node = place.node(target)
     if node in processes.node_inits(place.paths.name):
         raise LabError(f"node {node} has power already")
-    return lambda: services.start_slurmd(node, boot(place, node))
+
+    def strike() -> None:
+        init = boot(place, node)
+        services.start_slurmd(node, init)
+        if place.spec.unicrond:
+            services.start_sensor(node, init)
+
+    return strike
 
 
 def boot(place: Place, node: str) -> int:
     """A node with its cable, before any service."""
     init = ground.start_node(place.paths, place.head, node)
     network.plug_in(place.head, node, init)
+    Hardware(init).make(place.spec.gpus_per_node)
     return init
 
 
@@ -252,6 +264,42 @@ def start_unicrond(place: Place, target: Target) -> Strike:
     return partial(services.start_unicrond, place.head)
 
 
+def xid(place: Place, target: Target) -> Strike:
+    node = Hardware(place.init(target))
+    return partial(ailments.xid, node, _gpu(place, target), target.code)
+
+
+def mend_hardware(place: Place, target: Target) -> Strike:
+    return partial(Hardware(place.init(target)).make, place.spec.gpus_per_node)
+
+
+def oom(place: Place, target: Target) -> Strike:
+    node, ranks = Hardware(place.init(target)), _ranks(place, target)
+    if not ranks:
+        raise LabError("no rank runs there: `lab status` counts the processes of each node")
+    process, hit = ranks[0]
+
+    def strike() -> list[Hit]:
+        ailments.oom(node, process)
+        return [hit]
+
+    return strike
+
+
+def _gpu_fault(fault: Callable[[Hardware, int], None]) -> Callable[[Place, Target], Strike]:
+    return lambda place, target: partial(fault, Hardware(place.init(target)), _gpu(place, target))
+
+
+def _port_fault(fault: Callable[[Hardware], None]) -> Callable[[Place, Target], Strike]:
+    return lambda place, target: partial(fault, Hardware(place.init(target)))
+
+
+def _gpu(place: Place, target: Target) -> int:
+    if not 0 <= target.gpu < place.spec.gpus_per_node:
+        raise LabError(f"--gpu {target.gpu}: a node has GPUs 0 to {place.spec.gpus_per_node - 1}")
+    return target.gpu
+
+
 FAULTS: dict[str, Callable[[Place, Target], Strike]] = {
     "kill-rank": kill_rank,
     "stop-rank": stop_rank,
@@ -269,4 +317,9 @@ FAULTS: dict[str, Callable[[Place, Target], Strike]] = {
     "start-slurmctld": start_slurmctld,
     "kill-unicrond": kill_unicrond,
     "start-unicrond": start_unicrond,
+    "xid": xid,
+    **{kind: _gpu_fault(fault) for kind, fault in ailments.GPU_FAULTS.items()},
+    **{kind: _port_fault(fault) for kind, fault in ailments.PORT_FAULTS.items()},
+    "oom": oom,
+    "mend-hardware": mend_hardware,
 }

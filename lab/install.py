@@ -1,23 +1,30 @@
 """Installs the product into a lab's /opt/unicron from this checkout, which users may not reach.
 
 /opt/unicron/lib        the packages and their bytecode       /opt/unicron/agent.pyz
-/opt/unicron/bin        unicrond, unicronctl, unicron-run     /opt/unicron/examples
+                        pynvml.py, and libnvidia-ml.so.1 (lab/nvml)
+/opt/unicron/bin        unicrond, unicronctl, unicron-run      /opt/unicron/examples
+                        unicron-sensor
 /opt/unicron/env        the Python environment (a link to the one that runs this)
 """
 
+import importlib.util
 import re
 import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab import processes
+from lab import nvml, processes
 from lab.errors import LabError
 
 SOURCE = Path(__file__).resolve().parent.parent
 PACKAGES = ("unicrond", "detectors", "planner", "transition", "db", "unicron", "lab")
 INSIDE = "/opt/unicron"
-PROGRAMS = {"unicrond": "unicrond.daemon", "unicronctl": "unicrond.ctl"}
+PROGRAMS = {
+    "unicrond": "unicrond.daemon",
+    "unicronctl": "unicrond.ctl",
+    "unicron-sensor": "unicrond.sensor",
+}
 LAUNCHER = """#!/bin/sh
 PYTHONPATH={home}/lib${{PYTHONPATH:+:$PYTHONPATH}} exec {home}/env/bin/python -m {module} "$@"
 """
@@ -32,7 +39,9 @@ def install(target: Path, source: Path = SOURCE) -> None:
         _copy_tree(source / package, library / package)
     _copy_tree(source / "examples", target / "examples")
     (target / "env").symlink_to(sys.prefix)
+    _copy_pynvml(library)
     _compile(library)
+    nvml.build(library / nvml.NAME)
     _build_agent(library, target / "agent.pyz")
     for name, module in PROGRAMS.items():
         _write_program(programs / name, LAUNCHER.format(home=INSIDE, module=module))
@@ -43,6 +52,13 @@ def install(target: Path, source: Path = SOURCE) -> None:
 def _copy_tree(source: Path, target: Path) -> None:
     if source.is_dir():
         shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
+
+
+def _copy_pynvml(library: Path) -> None:
+    """A single file; agents run under the node's Python, which rarely has it."""
+    found = importlib.util.find_spec("pynvml")
+    if found is not None and found.origin is not None:
+        shutil.copy(found.origin, library / "pynvml.py")
 
 
 def _compile(library: Path) -> None:

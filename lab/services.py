@@ -1,7 +1,7 @@
 """Starts and ends the daemons of a lab, each as the account it has on a real cluster.
 
     head   mariadbd (mysql)   munged (munge)   slurmdbd, slurmctld (slurm)   unicrond (unicron)
-    node   slurmd (root)
+    node   slurmd, unicron-sensor (root)
 
 unicrond runs under a loop that stands in for systemd's Restart=always, RestartSec=200ms.
 """
@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 from lab import processes
 from lab.errors import LabError
+from lab.hardware import KERNEL_LOG
 from lab.processes import Process
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -104,6 +105,12 @@ def kill_slurmd(node: str, init: int) -> list[Process]:
     if not found:
         raise LabError(f"slurmd of {node} does not run")
     return [process for process in found if processes.send_signal(process, signal.SIGKILL)]
+
+
+def start_sensor(node: str, init: int) -> None:
+    """The root sensor of a node, over the node's own kernel log."""
+    sensor = ["/opt/unicron/bin/unicron-sensor", "--node", node, "--kernel-log", KERNEL_LOG]
+    _detach(init, "root", sensor, f"/var/log/unicron/sensor-{node}.log")
 
 
 def start_unicrond(head: int) -> None:

@@ -55,8 +55,13 @@ def _node(
         management_cut=link is not None and link.management_cut,
         slow=link is not None and link.slow,
         slurmd=any(process.name == "slurmd" for process in inside),
-        processes=sum(process.name not in ("slurmd", "sleep") for process in inside),
+        processes=sum(not _of_the_node(process) for process in inside),
     )
+
+
+def _of_the_node(process: processes.Process) -> bool:
+    """Its own daemons, not a job's."""
+    return process.name in ("slurmd", "sleep") or "unicrond.sensor" in process.arguments
 
 
 def slurm_states(head: int) -> dict[str, str]:

@@ -29,7 +29,7 @@ from unicrond.core.step import Core
 from unicrond.engine import Engine
 from unicrond.errors import BadInput, StoreUnavailable
 from unicrond.hands import ORDERS, on_slurm
-from unicrond.link.handshake import Verdict
+from unicrond.link.handshake import NO_RUN, Verdict
 from unicrond.link.munge import MungeCredentials
 from unicrond.link.server import LinkServer
 from unicrond.loop import Loop, SystemClock
@@ -114,6 +114,9 @@ class Daemon:
     def _owner(self, run_id: int, uid: int, node: str) -> Verdict:
         """Slurm's word on whose a job is; what we knew before counts until Slurm answered once."""
         state = self._core.state
+        if run_id == NO_RUN:
+            known = node in state.nodes
+            return Verdict("ok") if known else Verdict("retry", f"Slurm has not told of {node}")
         job, run = state.allocations.get(run_id), state.runs.get(run_id)
         owner, nodes = (job.uid, job.nodes) if job else (run.uid, run.nodes) if run else (None, ())
         if owner is None:

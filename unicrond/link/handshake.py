@@ -44,12 +44,13 @@ class Versions:
         return version if version >= max(self.oldest, other.oldest) else None
 
 
+NO_RUN = 0  # no Slurm job has this id
 SPEAKS = Versions(oldest=1, newest=1)  # keeps its last two; runs outlive daemons
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """One agent process: `agent` never repeats."""
+    """One agent process: `agent` never repeats. With NO_RUN it is the root sensor of a node."""
 
     run_id: int
     node: str

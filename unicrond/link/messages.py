@@ -9,7 +9,7 @@ from __future__ import annotations
 from unicrond.errors import ProtocolError
 from unicrond.link import fields
 from unicrond.link.frames import Body
-from unicrond.link.handshake import Claim, Identity
+from unicrond.link.handshake import NO_RUN, Claim, Identity
 from unicrond.model.decision import Action, ActionKey, Outcome, OutcomeState
 from unicrond.model.events import AgentBeat, Registration
 from unicrond.model.incident import Signal, SignalKind
@@ -36,8 +36,7 @@ _OUTCOMES = {state.value: state for state in OutcomeState}
 
 def registration(body: Body, claim: Claim) -> Registration:
     identity = claim.identity
-    if _named(body) != identity:
-        raise ProtocolError(f"register names {_named(body)}, but {identity} was proved")
+    named(body, identity)
     return Registration(
         run_id=identity.run_id,
         node=identity.node,
@@ -55,6 +54,12 @@ def registration(body: Body, claim: Claim) -> Registration:
         stopped_generation=fields.integer(body, "stopped_generation", -1),
         assignment=assignment_from(body.get("assignment")),
     )
+
+
+def named(body: Body, identity: Identity) -> None:
+    """A registration speaks for whom its sender proved to be."""
+    if _named(body) != identity:
+        raise ProtocolError(f"register names {_named(body)}, but {identity} was proved")
 
 
 def beat(body: Body, identity: Identity, now: float) -> AgentBeat:
@@ -79,12 +84,13 @@ def signal(body: Body, identity: Identity, now: float) -> Signal | None:
     """A signal about the agent's own node: it cannot speak for another. None: of no kind we know,
     so that a newer agent's spool does not stick at it."""
     kind = _FROM_AGENTS.get(fields.text(body, "kind", 100))
-    if kind is None:
+    of_node = identity.run_id == NO_RUN
+    if kind is None or (of_node and kind is not SignalKind.HARDWARE):
         return None
     return Signal(
         at=now - fields.number(body, "age", high=OLDEST_AGE_SECONDS),
         kind=kind,
-        run_id=identity.run_id,
+        run_id=None if of_node else identity.run_id,
         node=identity.node,
         rank=None if body.get("rank") is None else fields.integer(body, "rank", 0, MOST_RANKS),
         member=fields.text(body, "member", 256),

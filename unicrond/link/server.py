@@ -10,6 +10,7 @@ One node of a run has one agent:
     another agent, old one open  refused for now, while the old one was heard within 3 s: a new
                                  agent retries until the kernel has closed the dead one's connection
     another agent, old one mute  the new connection replaces it
+One node has one root sensor likewise: its run is NO_RUN, its user root, and it sends signals alone.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from unicrond.link.credentials import Credentials
 from unicrond.link.frames import Body
 from unicrond.link.handshake import (
     KEY_BYTES,
+    NO_RUN,
     SPEAKS,
     Claim,
     Identity,
@@ -43,7 +45,6 @@ from unicrond.link.memory import Memories, Memory
 from unicrond.link.session import Hands, fresh_nonce, shake
 from unicrond.model.decision import Action
 from unicrond.model.events import (
-    AgentBeat,
     AgentJoined,
     AgentLeft,
     Event,
@@ -60,7 +61,8 @@ Emit = Callable[[Event, Acknowledge | None], bool]
 False when it cannot take more now: what is told once is then told again later."""
 
 Owner = Callable[[int, int, str], Verdict]
-"""Whether Slurm job `run_id` belongs to `uid` and `node` is one of its nodes."""
+"""Whether Slurm job `run_id` belongs to `uid` and `node` is one of its nodes; for NO_RUN, whether
+`node` is one of the cluster's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,10 @@ class _Agent:
     answered: int = 0  # number of its last beat
     answer_due: bool = False
     replaced: bool = False
+
+    @property
+    def of_node(self) -> bool:
+        return self.claim.identity.run_id == NO_RUN
 
 
 class LinkServer:
@@ -212,6 +218,8 @@ class LinkServer:
 
     def _judge(self, claim: Claim) -> Verdict:
         who = claim.identity
+        if who.run_id == NO_RUN and claim.uid != 0:
+            return Verdict("refused", "only root speaks for a node")
         verdict = self._owner(who.run_id, claim.uid, who.node)
         if verdict.answer != "ok":
             return verdict
@@ -236,13 +244,12 @@ class LinkServer:
     def _register(self, channel: Channel, claim: Claim, body: Body) -> None:
         if body["type"] != "register":
             raise ProtocolError(f"register was expected, not {body['type'][:40]!r}")
-        registration = messages.registration(body, claim)
+        joined = self._joined(claim, body)
         verdict = self._room_for(claim)  # again: two may have shaken hands at once
         memory = self._memories.of(claim.identity)
         if verdict.answer == "ok":
             self._replace(claim)
-            joined = AgentJoined(self._clock.now(), registration)
-            if not memory.finished and not self._emit(joined, None):
+            if joined and not memory.finished and not self._emit(joined, None):
                 verdict = Verdict("retry", "unicrond is busy")
         if verdict.answer == "ok":
             self._seat(_Agent(channel, claim, memory))
@@ -250,6 +257,13 @@ class LinkServer:
         channel.send(refuse_body(verdict.sentence, True, channel.version))
         channel.close(verdict.sentence)
         self.counts["refused"] += 1
+
+    def _joined(self, claim: Claim, body: Body) -> AgentJoined | None:
+        """None for the sensor of a node, which belongs to no run."""
+        if claim.identity.run_id == NO_RUN:
+            messages.named(body, claim.identity)
+            return None
+        return AgentJoined(self._clock.now(), messages.registration(body, claim))
 
     def _seat(self, agent: _Agent) -> None:
         who = agent.claim.identity
@@ -285,7 +299,7 @@ class LinkServer:
         if agent.channel.violated:
             self.counts["protocol"] += 1
         log.info("agent left run=%d node=%s reason=%r", who.run_id, who.node, reason)
-        if not agent.replaced and not agent.memory.finished:
+        if not (agent.replaced or agent.memory.finished or agent.of_node):
             self._emit(self._leave(who, silent=not by_peer), None)
 
     def _leave(self, who: Identity, silent: bool) -> AgentLeft:
@@ -322,13 +336,12 @@ class LinkServer:
         # Other types come from a newer agent and are none of ours.
 
     def _take_beat(self, agent: _Agent, body: Body) -> None:
-        event: AgentBeat = messages.beat(body, agent.claim.identity, self._clock.now())
         agent.answered = fields.integer(body, "beat")
         if (dropped := fields.integer(body, "dropped")) > agent.memory.dropped:
             agent.memory.dropped = dropped
             log.warning("signals were lost who=%s count=%d", agent.claim, dropped)
-        if not agent.memory.finished:
-            self._emit(event, None)
+        if not (agent.memory.finished or agent.of_node):
+            self._emit(messages.beat(body, agent.claim.identity, self._clock.now()), None)
         self._answer(agent)
 
     def _take_once(self, agent: _Agent, body: Body) -> None:
@@ -351,6 +364,8 @@ class LinkServer:
     def _told_once(self, agent: _Agent, body: Body) -> Event | None:
         who = agent.claim.identity
         now = self._clock.now()
+        if agent.of_node and body["type"] != "signal":
+            return None
         if body["type"] == "outcome":
             return OutcomeArrived(messages.outcome(body, now))
         if body["type"] == "finished":

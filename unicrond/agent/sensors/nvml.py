@@ -199,9 +199,13 @@ def pynvml_from(folder: Path | None) -> Any:
     if shipped:
         sys.path.insert(0, str(folder))
     try:
-        return importlib.import_module("pynvml")
+        api = importlib.import_module("pynvml")
     except ImportError as error:
         raise SensorOff(f"no pynvml: {error}") from error
     finally:
         if shipped:
             sys.path.remove(str(folder))
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:  # without bytecode of this Python beside it, compiling it took 15 MB
+        trim(0)
+    return api

@@ -1,0 +1,169 @@
+"""The root sensor of a node: its log, and its way to unicrond, where nobody else gets in."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from linkworld import DAEMON_UID, FAST, World, eventually
+
+from detectors.verdict import Kind
+from unicrond.agent.sensors.runner import SensorOff, body
+from unicrond.link.client import DaemonLink
+from unicrond.link.handshake import NO_RUN, Identity, Verdict
+from unicrond.model.events import SignalArrived
+from unicrond.sensor.kernellog import KernelLog, judged
+
+XID = "NVRM: Xid (PCI:0000:10:00): 79, pid=1234, GPU has fallen off the bus."
+QUIET = "eth0: renamed from veth1"
+
+
+def record(message: str, number: int = 1) -> str:
+    return f"4,{number},{number * 1000},-;{message}\n"
+
+
+def appended(path: Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(text)
+
+
+def test_what_was_there_before_is_not_told_and_what_comes_is(tmp_path: Path) -> None:
+    path = tmp_path / "kmsg"
+    path.write_text(record(XID))
+    log = KernelLog(path)
+    appended(path, record(QUIET) + record(XID, 2))
+    (seen,) = log.look().items()
+    assert (seen[0].kind, seen[0].where, seen[1]) == (Kind.GPU_LOST, "0000:10:00", 1)
+    assert seen[0].evidence == XID
+
+
+def test_reading_goes_on_where_the_last_look_ended(tmp_path: Path) -> None:
+    path = tmp_path / "kmsg"
+    path.touch()
+    first = KernelLog(path)
+    appended(path, record(XID))
+    assert len(first.look()) == 1
+    appended(path, record(XID.replace("10:00", "20:00")))
+    assert [s.where for s in KernelLog(path, first.position).look()] == ["0000:20:00"]
+
+
+def test_a_line_that_is_half_written_waits_for_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "kmsg"
+    path.touch()
+    log = KernelLog(path)
+    appended(path, record(XID)[:40])
+    assert not log.look()
+    appended(path, record(XID)[40:])
+    assert len(log.look()) == 1
+
+
+def test_a_log_that_was_emptied_is_read_from_its_start(tmp_path: Path) -> None:
+    path = tmp_path / "kmsg"
+    path.write_text(record(QUIET) * 20)
+    log = KernelLog(path)
+    path.write_text(record(XID))
+    assert len(log.look()) == 1
+
+
+def test_a_flood_of_one_xid_is_one_sighting_and_soon_read(tmp_path: Path) -> None:
+    path = tmp_path / "kmsg"
+    path.touch()
+    log = KernelLog(path)
+    appended(path, record(XID) * 100_000)
+    started, count = time.process_time(), 0
+    while count < 100_000:
+        (seen,) = log.look().items()
+        count += seen[1]
+    assert count == 100_000
+    assert time.process_time() - started < 2
+
+
+def test_harmless_lines_and_victims_of_a_kill_are_no_sightings() -> None:
+    assert judged(QUIET) is None
+    assert judged("NVRM: Xid (PCI:0000:10:00): 45, pid=1, Ch 00000001") is None
+
+
+def test_no_log_is_said_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(SensorOff, match="No such file"):
+        KernelLog(tmp_path / "none")
+
+
+def sensor(world: World, uid: int, node: str = "n1") -> DaemonLink:
+    link = DaemonLink(
+        [("127.0.0.1", world.port)],
+        Identity(NO_RUN, node, f"sensor-{node}"),
+        dict,
+        lambda _: None,
+        world.realm.user(uid),
+        {DAEMON_UID},
+        pace=FAST,
+    )
+    link.beat({})
+    world._tasks.append(asyncio.get_running_loop().create_task(link.run()))
+    return link
+
+
+def told(link: DaemonLink) -> None:
+    sighting = judged(XID)
+    assert sighting is not None
+    link.send("signal", {"kind": "hardware", "age": 0.0, "generation": 0, **body(sighting, 3)})
+
+
+def play(story: Callable[[World], object]) -> World:
+    async def main() -> World:
+        async with World() as world:
+            await story(world)  # type: ignore[misc]
+            return world
+
+    return asyncio.run(main())
+
+
+def test_roots_word_arrives_without_a_run_and_makes_no_agent() -> None:
+    async def story(world: World) -> None:
+        link = sensor(world, 0)
+        told(link)
+        assert await link.drain(5)
+
+    world = play(story)
+    (event,) = world.events
+    assert isinstance(event, SignalArrived)
+    signal = event.signal
+    assert (signal.run_id, signal.node, signal.text) == (None, "n1", XID)
+    assert signal.data["kind"] == "GPU fell off the bus"
+    assert signal.data["count"] == 3
+    assert world.asked == [(NO_RUN, 0, "n1")]
+
+
+def test_a_user_cannot_speak_for_a_node() -> None:
+    async def story(world: World) -> None:
+        link = sensor(world, 1000)
+        told(link)
+        await eventually(lambda: world.server.counts["refused"])
+        assert "only root speaks for a node" in link.trouble
+
+    assert play(story).events == []
+
+
+def test_a_node_that_slurm_does_not_know_is_refused_for_now() -> None:
+    async def story(world: World) -> None:
+        world.verdict = Verdict("retry", "Slurm has not told of n9")
+        link = sensor(world, 0, "n9")
+        told(link)
+        await eventually(lambda: world.server.counts["refused"])
+        world.verdict = Verdict("ok")
+        assert await link.drain(5)
+
+    assert len(play(story).events) == 1
+
+
+def test_a_sensor_tells_of_hardware_alone() -> None:
+    async def story(world: World) -> None:
+        link = sensor(world, 0)
+        link.send("signal", {"kind": "rank_exited", "age": 0.0, "generation": 0})
+        link.send("finished", {"exit_code": 0})
+        assert await link.drain(5)
+
+    assert play(story).events == []

@@ -1,0 +1,107 @@
+"""unicron-sensor [--once]: follows the kernel log, or has one look at it and ends with 0.
+
+As Slurm's HealthCheckProgram it must never end with another code: that drains nodes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from detectors.readings import Sighting
+from unicrond.agent import settings
+from unicrond.agent.agent import trusted_uids
+from unicrond.agent.sensors.runner import SensorOff, Sensors, body
+from unicrond.errors import BadInput
+from unicrond.link.client import DaemonLink
+from unicrond.link.handshake import NO_RUN, Identity
+from unicrond.link.munge import MungeCredentials
+from unicrond.model.incident import SignalKind
+from unicrond.sensor.kernellog import KernelLog
+
+TICK_SECONDS = 0.25
+TELL_SECONDS = 10.0  # for what one look found to be stored
+MARK = Path("/run/unicron-sensor.position")  # where the last single look ended
+
+
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(prog="unicron-sensor", description=__doc__.split("\n")[0])
+    options.add_argument("--once", action="store_true", help="one look since the last one")
+    options.add_argument("--kernel-log", type=Path, default=Path("/dev/kmsg"), metavar="FILE")
+    options.add_argument("--node", default="", help="this node's name in Slurm")
+    return options
+
+
+def link_of(node: str) -> DaemonLink:
+    site = settings.load(settings.paths(os.environ))
+    if not site.unicrond:
+        raise BadInput("agent.conf: `unicrond` is not set: nobody to tell")
+    name = node or os.environ.get("SLURMD_NODENAME", "") or socket.gethostname().split(".")[0]
+    who = Identity(NO_RUN, name, f"sensor-{os.getpid()}-{secrets.token_hex(4)}")
+    trusted = trusted_uids(site.unicrond_user, 0)
+    link = DaemonLink(site.unicrond, who, dict, lambda _: None, MungeCredentials(), trusted)
+    link.beat({})
+    return link
+
+
+def tell(link: DaemonLink, sighting: Sighting, count: int) -> None:
+    logging.warning("signal count=%d %s: %s", count, sighting.kind, sighting.evidence)
+    said = {"kind": SignalKind.HARDWARE.value, "age": 0.0, "generation": 0}
+    link.send("signal", said | body(sighting, count))
+
+
+async def follow(link: DaemonLink, log: KernelLog) -> None:
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    sensors = Sensors([log], lambda sighting, count: tell(link, sighting, count))
+    sensors.start(loop)
+    dialing = loop.create_task(link.run())
+    while not stop.is_set():
+        sensors.check(time.monotonic())
+        await asyncio.sleep(TICK_SECONDS)
+    sensors.stop()
+    dialing.cancel()
+
+
+async def look_once(link: DaemonLink, log: KernelLog) -> None:
+    """What could not be told is looked at again the next time."""
+    for sighting, count in (await asyncio.to_thread(log.look)).items():
+        tell(link, sighting, count)
+    dialing = asyncio.get_running_loop().create_task(link.run())
+    if await link.drain(TELL_SECONDS):
+        MARK.write_text(str(log.position))
+    dialing.cancel()
+
+
+def last_position() -> int | None:
+    try:
+        return int(MARK.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = parser().parse_args(arguments)
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    try:
+        link = link_of(options.node)
+        log = KernelLog(options.kernel_log, last_position() if options.once else None)
+        asyncio.run((look_once if options.once else follow)(link, log))
+    except (BadInput, SensorOff) as error:
+        print(f"unicron-sensor: {error}", file=sys.stderr)
+        return 0 if options.once else 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
