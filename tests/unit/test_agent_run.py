@@ -99,6 +99,15 @@ def test_a_stopped_agents_ranks_are_gone_when_its_lease_is_over(tmp_path: Path) 
 
 
 @beside_others
+def test_ranks_do_not_outlive_those_that_they_train_with(tmp_path: Path) -> None:
+    with Job(tmp_path, 2, ["sh", "-c", WORK], unattended=60.0) as job:
+        until(lambda: job.ranks("n1") and job.ranks("n2"))
+        job.kill_rank("n1")
+        until(lambda: not job.ranks("n2"), job.lease + 2.0)
+        until(lambda: "heard neither unicrond nor n1" in job.log("n2"))
+
+
+@beside_others
 def test_told_by_slurm_to_end_an_agent_leaves_nothing_behind(tmp_path: Path) -> None:
     stubborn = (
         "(setsid sh -c 'trap \"\" TERM; sleep 60' &); trap '' TERM; echo up; sleep 60; sleep 60"

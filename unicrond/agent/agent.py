@@ -177,7 +177,7 @@ class Agent:
         age = now - state.since  # whoever ordered the start had just been answered
         reason = lease.why_stop(
             state.assignment.nodes,
-            self._fellows.ages(since=state.since),
+            self._fellows.member_ages(since=state.since),
             min(self._daemon_age(now), age),
             min(self._authority_age(now), age),
             self._lease,

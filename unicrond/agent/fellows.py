@@ -37,6 +37,7 @@ class Fellows:
         self._executor = executor
         self._leave = leave
         self._seen: dict[str, views.Seen] = {}
+        self._together: dict[str, float] = {}  # node -> when it was last heard in our generation
         self._newest: Assignment | None = None
         self._waiting: dict[tuple[str, str], asyncio.Future[Result]] = {}
         self._told: frozenset[str] = frozenset()
@@ -60,6 +61,13 @@ class Fellows:
         now, heard = time.monotonic(), self.mesh.heard
         ages = {node: now - max(heard.get(node, since), since) for node in self._nodes}
         return {**ages, self._node: 0.0}
+
+    def member_ages(self, since: float) -> dict[str, float]:
+        """The same for members: who has left our generation is not heard as one any more. Else an
+        agent that unicrond cannot reach would go on beside the generation after its own."""
+        now, own = time.monotonic(), int(self._state()["generation"])
+        left = (n for n, seen in self._seen.items() if not views.takes_part(seen, own))
+        return self.ages(since) | {n: now - max(self._together.get(n, since), since) for n in left}
 
     def daemon_age(self) -> float:
         """Seconds since unicrond answered any other agent that we hear from."""
@@ -176,7 +184,9 @@ class Fellows:
     def _dispatch(self, node: str, body: Body) -> None:
         kind = body["type"]
         if kind in ("beat", "state"):
-            self._seen[node] = views.read(body, time.monotonic())
+            seen = self._seen[node] = views.read(body, time.monotonic())
+            if views.takes_part(seen, int(self._state()["generation"])):
+                self._together[node] = seen.at
         elif kind == "order":
             self._take_order(node, body)
         elif kind == "outcome":

@@ -23,6 +23,7 @@ class Seen:
     at: float
     phase: Phase
     generation: int
+    stopped_generation: int
     ranks: int
     exit_code: int
     ending: int  # exit code of the run that it is ending with, or NOT_ENDING
@@ -40,6 +41,7 @@ def read(body: Body, now: float) -> Seen:
         at=now,
         phase=phase,
         generation=fields.integer(body, "generation"),
+        stopped_generation=fields.integer(body, "stopped_generation", -1),
         ranks=fields.integer(body, "ranks", 1, 1024),
         exit_code=fields.integer(body, "exit_code", 0, 255),
         ending=fields.integer(body, "ending", NOT_ENDING, 255),
@@ -52,6 +54,11 @@ def peer(seen: Seen, heard: float, now: float) -> Peer:
     """`heard` monotonic: the agent itself may be heard through a hub after its last full word."""
     age = now - max(seen.at, heard)
     return Peer(age, seen.phase, seen.generation, seen.ranks, seen.exit_code)
+
+
+def takes_part(seen: Seen, generation: int) -> bool:
+    """Not any more once its ranks of that generation are gone, or it is in a newer one."""
+    return seen.generation <= generation and seen.stopped_generation < generation
 
 
 def reports(seen: Mapping[str, Seen], now: float) -> list[Report]:
