@@ -319,7 +319,7 @@ def main() -> int:
         f"{RANKS} ranks, one a node; a train step takes 0.2 s; gloo; all on this machine",
         f"1-minute load before the faults: {min(bench.loads):.1f} to {max(bench.loads):.1f}; other "
         f"labs up at the end: {', '.join(others) or 'none'}",
-        "unicrond is started again 1 s after its end, as systemd would; that second is counted",
+        "unicrond is started again 0.2 s after its end, as systemd would; that pause is counted",
     ]
     slurm = ".".join(map(str, slurm_version()))
     return finish("spine", figures, notes, ["torch"], {"slurm": slurm})
