@@ -24,7 +24,7 @@ class Trouble:
     root_node: str
     lost: tuple[str, ...] = ()
     dead_agents: tuple[str, ...] = ()
-    avoided: frozenset[str] = frozenset()  # we drained them, or are about to
+    avoided: frozenset[str] = frozenset()  # drained by us, or nobody can be given orders there
     moves_off: bool = False
     final: bool = False  # the program asks not to be restarted
     what: str = ""
@@ -71,8 +71,7 @@ def choose(run: Run, trouble: Trouble, restarts_allowed: int) -> Choice:
 def good_nodes(run: Run, trouble: Trouble, shunned: tuple[str, ...]) -> tuple[str, ...]:
     """Nodes of the allocation that the next generation can use, in Slurm's order."""
     bad = {*trouble.lost, *trouble.avoided, *shunned}
-    usable = {n for n, view in run.agents.items() if view.connected} | set(trouble.dead_agents)
-    return tuple(n for n in run.nodes if n not in bad and n in usable)[: run.max_nodes]
+    return tuple(n for n in run.nodes if n not in bad and n in run.agents)[: run.max_nodes]
 
 
 def assign(run: Run, generation: int, order: str, nodes: tuple[str, ...]) -> Assignment:

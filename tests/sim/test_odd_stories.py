@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from checkers import Checkers
 from world import World
 
 from db.memory import MemoryStore
@@ -237,3 +238,39 @@ def test_who_hangs_for_a_rank_that_ended_early_is_not_to_blame(world: World) -> 
     assert isinstance(world.store, MemoryStore)
     story = "".join(entry.text for entry in world.store.journal)
     assert "rank 1 on n2 ended with 0 while others ran on" in story
+
+
+def test_a_node_that_unicrond_cannot_reach_is_waited_for_like_a_lost_one(world: World) -> None:
+    """Its peers hear it, so its lease goes on; but those it trains with have stopped."""
+    world.checks.append(Checkers())
+    job = running(world, min_nodes=2)
+    world.agents.cut_from_unicrond.add("n2")
+    world.pass_seconds(20)
+    world.agents.kill_rank(job, "n3")
+    took = heals(world, job)
+    assert took > world.policy.lease_seconds
+    assert world.run(job).assignment.nodes == ("n1", "n3")
+    assert ActionKind.DRAIN not in kinds(world)
+
+
+@pytest.mark.parametrize("least", [2, 3])
+def test_a_rank_that_died_while_unicrond_was_away_costs_no_node(world: World, least: int) -> None:
+    job = running(world, min_nodes=least)
+    world.kill_unicrond()
+    world.agents.kill_rank(job, "n2")
+    world.pass_seconds(3)
+    world.start_unicrond()
+    heals(world, job)
+    assert world.run(job).assignment.nodes == ("n1", "n2", "n3")
+    assert ActionKind.REQUEUE not in kinds(world)
+
+
+def test_a_lost_node_is_given_back_also_when_another_fault_is_heard_first(world: World) -> None:
+    job = running(world, 4, min_nodes=2)
+    world.cut("n2")
+    world.pass_seconds(3.25)
+    sensed(world, job, SignalKind.RANK_EXITED, 3, exit_code=1, signal=0)
+    world.agents.jobs[job].agents["n4"].phase = Phase.BROKEN
+    heals(world, job)
+    world.until(lambda: world.slurm.snapshot().nodes["n2"].reason.startswith("unicron: "))
+    world.until(lambda: "n2" not in world.run(job).nodes, within_seconds=20)

@@ -118,7 +118,7 @@ def leave_start(cycle: Cycle, run: Run) -> Run:
 
 def _after_join(cycle: Cycle, run: Run, view: AgentView) -> None:
     healing, node = run.healing, view.node
-    if healing is not None and node in healing.lost:
+    if healing is not None and node in (*healing.lost, *healing.hidden):
         _back(cycle, run, node)
         return
     if healing is not None and healing.step is HealStep.STOP:
@@ -178,7 +178,7 @@ def _back(cycle: Cycle, run: Run, node: str) -> None:
     heard_again(cycle, run, node)
     losses.returned(cycle, run, node)
     run = cycle.state.runs[run.run_id]
-    if run.healing is not None and node in run.healing.lost:
+    if run.healing is not None and node in (*run.healing.lost, *run.healing.hidden):
         reconsider(cycle, run, f"{node} is back before the next generation began", node)
 
 

@@ -28,6 +28,16 @@ def shunned_by_others(state: State, run: Run, node: str) -> bool:
     return any(node in other.shunned and other.uid != run.uid for other in state.runs.values())
 
 
+def unreachable(state: State, run: Run, now: float) -> frozenset[str]:
+    """Nodes whose agent takes no order now. After a start of ours they need a moment."""
+    policy = state.policy
+    if now < state.started_at + policy.startup_grace_seconds:
+        return frozenset()
+    oldest = now - policy.silence_seconds - state.lag_seconds
+    views = run.agents.values()
+    return frozenset(v.node for v in views if not v.connected or v.last_heard < oldest)
+
+
 def avoided(state: State, run: Run) -> frozenset[str]:
     """Nodes that we drained or are about to: no generation starts there."""
     ours = {name for name, node in state.nodes.items() if node.reason.startswith(OUR_REASON)}

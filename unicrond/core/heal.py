@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from transition.membership import NO_RESTART, Choice, Trouble, assign, choose
 from unicrond.core.cycle import Cycle
-from unicrond.core.guards import avoided, restarts_left
+from unicrond.core.guards import avoided, restarts_left, unreachable
 from unicrond.model.cluster import JobState
 from unicrond.model.decision import Action, ActionKind, Outcome, OutcomeState
 from unicrond.model.incident import Incident, IncidentState
@@ -27,7 +27,8 @@ _ACTS = ORDERS | {ActionKind.REQUEUE, ActionKind.END_RUN}
 
 def begin(cycle: Cycle, run: Run, incident: Incident, trouble: Trouble) -> None:
     """Chooses the way on and takes the first step of it; only records it where we may not act."""
-    trouble = replace(trouble, avoided=avoided(cycle.state, run))
+    silent = unreachable(cycle.state, run, cycle.now) - set(trouble.dead_agents)
+    trouble = replace(trouble, avoided=avoided(cycle.state, run) | silent)
     choice = choose(run, trouble, cycle.state.policy.restarts_without_progress)
     cycle.decide(incident, run, choice.name, choice.reason, choice.alternatives)
     if not cycle.state.acts_for(run):
@@ -52,16 +53,18 @@ def advance(cycle: Cycle, run: Run) -> None:
 
 # stop
 def _begin_stop(cycle: Cycle, run: Run, incident_id: int, trouble: Trouble, choice: Choice) -> None:
-    now, policy = cycle.now, cycle.state.policy
+    now, policy, hidden = cycle.now, cycle.state.policy, _hidden(cycle, run, trouble)
+    lease = policy.lease_seconds + policy.lease_margin_seconds
     spawning = tuple(n for n in trouble.dead_agents if n in choice.nodes)
     wait = policy.spawn_timeout_seconds if spawning else policy.stop_timeout_seconds
     healing = Healing(
         incident_id,
         HealStep.STOP,
         now,
-        now + wait + policy.lease_seconds,
+        now + wait + (2 * lease if hidden else lease),
         nodes=choice.nodes,
         lost=trouble.lost,
+        hidden=hidden,
         spawning=spawning,
         exclude=choice.shunned,
     )
@@ -76,6 +79,14 @@ def _begin_stop(cycle: Cycle, run: Run, incident_id: int, trouble: Trouble, choi
             cycle.act(incident_id, run, ActionKind.SPAWN_AGENT, helper, target=node)
 
 
+def _hidden(cycle: Cycle, run: Run, trouble: Trouble) -> tuple[str, ...]:
+    """Members that go on for all we know, and hear no order of ours."""
+    members = run.assignment.nodes if run.assignment else ()
+    known = {*trouble.lost, *trouble.dead_agents}
+    silent = unreachable(cycle.state, run, cycle.now) - known
+    return tuple(node for node in members if node in silent)
+
+
 def order_stop(cycle: Cycle, run: Run, node: str) -> None:
     """Orders one agent to stop every rank up to the present generation, and to prove it."""
     assert run.healing is not None
@@ -83,16 +94,15 @@ def order_stop(cycle: Cycle, run: Run, node: str) -> None:
 
 
 def _advance_stop(cycle: Cycle, run: Run, healing: Healing) -> None:
-    policy = cycle.state.policy
     unproved = [n for n in _to_stop(run, healing) if not _stopped(run.agents.get(n), run)]
-    lease_over = max(
-        (
-            run.agents[n].last_heard + policy.lease_seconds + policy.lease_margin_seconds
-            for n in healing.lost
-            if n in run.agents
-        ),
-        default=0.0,
-    )
+    if not unproved and not healing.proved_at:
+        healing = replace(healing, proved_at=cycle.now)
+        run = cycle.put(replace(run, healing=healing))
+    policy = cycle.state.policy
+    heard = [run.agents[n].last_heard for n in healing.lost if n in run.agents]
+    if healing.hidden:  # their peers tell them that they stopped
+        heard.append(healing.proved_at)
+    lease_over = max(heard, default=0.0) + policy.lease_seconds + policy.lease_margin_seconds
     if not unproved and cycle.now >= lease_over and healing.nodes[0] in healing.ports:
         _begin_start(cycle, run, healing)
     elif cycle.now > healing.deadline:
@@ -103,7 +113,7 @@ def _advance_stop(cycle: Cycle, run: Run, healing: Healing) -> None:
 
 def _to_stop(run: Run, healing: Healing) -> set[str]:
     connected = {n for n, view in run.agents.items() if view.connected}
-    return (connected | set(healing.nodes)) - set(healing.lost)
+    return (connected | set(healing.nodes)) - {*healing.lost, *healing.hidden}
 
 
 def _stopped(view: AgentView | None, run: Run) -> bool:
@@ -127,6 +137,7 @@ def _begin_start(cycle: Cycle, run: Run, healing: Healing) -> None:
                 since=now,
                 spawning=(),
                 lost=(),
+                hidden=(),
                 deadline=now + cycle.state.policy.start_timeout_seconds,
             ),
         )

@@ -121,8 +121,7 @@ def _ended(cycle: Cycle, run: Run, allocation: Allocation) -> None:
         return  # an old record of a job that was requeued
     decided = run.finished_code not in (None, TERMINATED)  # by the agents, not by Slurm
     if allocation.state in _INFRASTRUCTURE and not decided and _healable(run):
-        gone = {n: replace(view, connected=False) for n, view in run.agents.items()}
-        run = cycle.put(replace(run, agents=gone, finished_code=None))
+        run = cycle.put(replace(run, agents={}, finished_code=None))
         report(
             cycle,
             run,

@@ -45,7 +45,8 @@ def _silent(cycle: Cycle, run: Run) -> list[str]:
     known = set(run.healing.lost) | set(run.healing.spawning) if run.healing else set()
     if run.healing and run.healing.step in (HealStep.REQUEUE, HealStep.END):
         return []
-    nodes = run.healing.nodes if run.healing else run.assignment.nodes
+    healing = run.healing
+    nodes = (*healing.nodes, *healing.hidden) if healing else run.assignment.nodes
     return [n for n in nodes if n not in known and _is_silent(cycle, run.agents.get(n))]
 
 

@@ -46,6 +46,7 @@ class Agent:
     outcomes: dict[ActionKey, Outcome] = field(default_factory=dict)
     spool: list[Event] = field(default_factory=list)
     heard_by_peers: float = 0.0
+    left: dict[int, float] = field(default_factory=dict)  # generation -> when it was stopped
 
 
 @dataclass(slots=True)
@@ -194,6 +195,7 @@ class SimulatedAgents:
             nodes = agent.assignment.nodes if agent.assignment else ()
             heard = all(
                 job.agents[n].heard_by_peers > self.now - LEASE_SECONDS
+                and self.now - job.agents[n].left.get(agent.generation, self.now) < LEASE_SECONDS
                 for n in nodes
                 if n in job.agents and agent.node not in self.cut
             )
@@ -238,6 +240,7 @@ class SimulatedAgents:
         if agent.generation <= generation:
             agent.phase = Phase.IDLE
         agent.stopped_generation = max(agent.stopped_generation, generation)
+        agent.left.setdefault(generation, self.now)
         if key is not None:
             self._outcome(agent, key, OutcomeState.DONE, {"port": MASTER_PORT})
 

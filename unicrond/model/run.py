@@ -113,6 +113,8 @@ class Healing:
     deadline: float
     nodes: tuple[str, ...]  # that the next generation runs on
     lost: tuple[str, ...] = ()  # whose lease must run out before the next generation
+    hidden: tuple[str, ...] = ()  # only we cannot reach: their lease runs from the others' stop
+    proved_at: float = 0.0  # Unix seconds, when all others had stopped
     spawning: tuple[str, ...] = ()  # whose agent is being started again
     ports: dict[str, int] = field(default_factory=dict)  # node -> a free port found there
     exclude: tuple[str, ...] = ()  # where a requeued job must not start
