@@ -196,6 +196,14 @@ def test_hardware_seen_after_a_rank_died_of_it_moves_the_run_all_the_same(world:
     assert len(world.run(job).failures) <= 2
 
 
+def test_what_may_be_anothers_doing_drains_no_node_and_moves_no_run(world: World) -> None:
+    job = running(world, min_nodes=2)
+    seen(world, "n2", None, "task hang", text="INFO: task python3:7 blocked for more than 120 s")
+    world.pass_seconds(5)
+    assert world.performed == []
+    assert world.run(job).generation == 1
+
+
 def test_words_that_make_no_sense_are_passed_over(world: World) -> None:
     job = running(world)
     seen(world, "n2", job, kind="gremlins")

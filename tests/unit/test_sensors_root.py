@@ -86,6 +86,29 @@ def test_harmless_lines_and_victims_of_a_kill_are_no_sightings() -> None:
     assert judged("NVRM: Xid (PCI:0000:10:00): 45, pid=1, Ch 00000001") is None
 
 
+DOWN = "mlx5_core 0000:41:00.0 ibp65s0: Link down"
+
+
+@pytest.mark.parametrize(
+    ("after", "kind"), [(DOWN.replace("down", "up"), Kind.FLAPPING), (QUIET, Kind.PORT_DOWN)]
+)
+def test_a_port_that_went_down_is_judged_once_it_had_time_to_return(
+    tmp_path: Path, after: str, kind: Kind
+) -> None:
+    path = tmp_path / "kmsg"
+    path.touch()
+    log = KernelLog(path)
+    appended(path, record(DOWN))
+    assert not log.look()
+    appended(path, record(after))
+    deadline = time.monotonic() + 10
+    seen = log.look()
+    while not seen and time.monotonic() < deadline:
+        seen = log.look()
+    assert [s.kind for s in seen] == [kind]
+    assert not log.look()
+
+
 def test_no_log_is_said_in_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(SensorOff, match="No such file"):
         KernelLog(tmp_path / "none")

@@ -1,7 +1,8 @@
 """What hardware is seen to do, as incidents. SEV1 alone moves anything.
 
 told by an agent (a user's process, which may lie)   its own run leaves the node, if it can
-told by the node's root sensor                       every run leaves it, and it is drained
+told by the node's root sensor                       every run leaves it, and it is drained, if what
+                                                     is broken is the node's own
 What weighs less is kept for a while: it may be why a rank ends.
 """
 
@@ -22,6 +23,21 @@ from unicrond.model.run import Run
 EXPLAINS_SECONDS = 10.0
 SNAPSHOT_LAG_SECONDS = 30.0  # until a drain of ours shows in what Slurm says
 _KINDS = frozenset(map(str, Kind))
+# What is broken in the node itself. A hang, a lock-up or a slow disk may be another's doing, and a
+# whole cluster's at once; a run that suffers from it fails, and is healed for that.
+BROKEN = frozenset(
+    {
+        Kind.ECC,
+        Kind.ROW_REMAP,
+        Kind.NVLINK,
+        Kind.NVSWITCH,
+        Kind.GPU_LOST,
+        Kind.GPU_DRIVER,
+        Kind.PCIE_AER,
+        Kind.HOST_MEMORY,
+        Kind.PORT_DOWN,
+    }
+)
 
 
 def on_hardware(cycle: Cycle, signal: Signal) -> None:
@@ -29,7 +45,8 @@ def on_hardware(cycle: Cycle, signal: Signal) -> None:
     if fault is None:
         return
     runs = _runs_on(cycle.state, signal)
-    if fault.severity is not Severity.SEV1:
+    ours = signal.run_id is not None or fault.kind in BROKEN
+    if fault.severity is not Severity.SEV1 or not ours:
         _keep(cycle, signal, fault, runs)
     elif signal.run_id is None:
         _condemn(cycle, fault, runs)

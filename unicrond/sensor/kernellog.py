@@ -11,11 +11,13 @@ import select
 import stat
 import time
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
 from detectors.classification import judge
-from detectors.readings import Sighting
+from detectors.readings import PORT_DOWN_SECONDS, Sighting
+from detectors.verdict import Kind
 from unicrond.agent.sensors.runner import SensorOff
 from unicrond.model.incident import Severity
 
@@ -23,6 +25,7 @@ WAIT_SECONDS = 1.0
 POLL_SECONDS = 0.05
 MOST_RECORDS = 5_000  # of one look
 MOST_BYTES = 4 << 20
+MOST_HELD = 64  # ports, and messages of each
 LONGEST_RECORD = 8 << 10  # as the kernel has it
 _PCI = re.compile(r"\bPCI:([0-9A-Fa-f:.]+)|\b([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.\d)\b")
 
@@ -40,18 +43,42 @@ class KernelLog:
             self._log: _Kmsg | _Text = (_Kmsg if device else _Text)(path, position)
         except OSError as error:
             raise SensorOff(f"{path}: {error.strerror}") from error
+        self._down: dict[str, tuple[float, list[str]]] = {}  # ports, since when, what was said
 
     @property
     def position(self) -> int:
         return self._log.position
 
     def look(self) -> Counter[Sighting]:
+        messages = Counter(self._log.read())
         seen: Counter[Sighting] = Counter()
-        for message, count in Counter(self._log.read()).items():
+        for message, count in messages.items():
             sighting = judged(message)
-            if sighting is not None:
+            if sighting is None:
+                continue
+            if sighting.kind is Kind.PORT_DOWN and len(self._down) < MOST_HELD:
+                self._down.setdefault(sighting.where, (time.monotonic(), [message]))
+            else:
                 seen[sighting] += count
+        self._follow_ports(messages)
+        seen.update(self._settled())
         return seen
+
+    def _follow_ports(self, messages: Iterable[str]) -> None:
+        for message in messages if self._down else ():
+            _, story = self._down.get(place(message), (0.0, None))
+            if story is not None and message not in story and len(story) < MOST_HELD:
+                story.append(message)
+
+    def _settled(self) -> Iterator[Sighting]:
+        """A port that went down is judged with what followed: it may have come back."""
+        due = time.monotonic() - PORT_DOWN_SECONDS
+        for where, (since, story) in tuple(self._down.items()):
+            if since <= due:
+                del self._down[where]
+                sighting = judged("\n".join(story))
+                if sighting is not None:
+                    yield sighting
 
 
 @lru_cache(maxsize=1024)
@@ -60,9 +87,14 @@ def judged(message: str) -> Sighting | None:
     found = judge("dmesg", message)
     if found is None or found.verdict.severity is Severity.NONE:
         return None
+    verdict = found.verdict
+    return Sighting("kernel", verdict.kind, verdict.severity, place(message), message[:500])
+
+
+def place(message: str) -> str:
+    """The device by its address on the bus, where the message names one."""
     device = _PCI.search(message)
-    where = (device[1] or device[2]).rstrip(":.") if device else "node"
-    return Sighting("kernel", found.verdict.kind, found.verdict.severity, where, message[:500])
+    return (device[1] or device[2]).rstrip(":.") if device else "node"
 
 
 class _Kmsg:
