@@ -126,7 +126,7 @@ def answers(actions: tuple[Action, ...], now: float, good: bool) -> list[Event]:
     return [OutcomeArrived(Outcome(a.key, now, state, data=data)) for a in actions]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.lists(moments, max_size=40))
 def test_any_story_keeps_the_promises(story: list[tuple[Event, float, bool]]) -> None:
     core = Core(from_saved(Saved(), Policy(mode=Mode.ACTIVE), START))
@@ -151,7 +151,7 @@ def test_any_story_keeps_the_promises(story: list[tuple[Event, float, bool]]) ->
         pending = answers(changes.intents, now, good)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(moments, max_size=30))
 def test_observing_never_orders_anything(story: list[tuple[Event, float, bool]]) -> None:
     core = Core(from_saved(Saved(), Policy(mode=Mode.OBSERVE), START))
