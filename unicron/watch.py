@@ -3,7 +3,7 @@
     iterations    torch's optimizer hook; an iteration is the recurring period of one optimizer
     exceptions    the audit event of sys.excepthook, and what is in flight as a group is destroyed
     stacks        faulthandler on a real-time signal (NCCL takes SIGUSR1), to a file beside the page
-    start         no garbage collection while torch is imported: a tenth of the start is saved
+    start         no garbage collection while torch is imported: saves up to a tenth of a start
 
 It lives in every Python child of a rank; only the process that joined a process group counts, and
 before that the first one.
