@@ -140,7 +140,7 @@ class Job:
         """Pids of all that a node's ranks consist of."""
         return [stray.pid for stray in processes.strays(marker(self.run_id, node), {})]
 
-    def exit_codes(self, seconds: float = 15.0) -> list[int]:
+    def exit_codes(self, seconds: float = 60.0) -> list[int]:
         deadline = time.monotonic() + seconds
         return [agent.wait(deadline - time.monotonic()) for agent in self.agents.values()]
 
@@ -154,7 +154,7 @@ class Job:
         self.agents[node].send_signal(number)
 
 
-def until(condition: Callable[[], object], seconds: float = 15.0) -> None:
+def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "did not happen in time"
