@@ -6,7 +6,8 @@ Reads files. Everything wrong with one is a BadInput that names the field.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -36,6 +37,7 @@ from simulator.rules import RULES
 from unicrond.errors import BadInput
 
 SCENARIOS = ("trace-a", "trace-b", "gpus-1024", "gpus-16384", "nodes-1024")
+MANY = 10  # runs that are named one by one
 Part = TypeVar("Part", bound="_Part")
 
 
@@ -200,7 +202,7 @@ class Changes:
 def scenario(name: str, changes: Changes | None = None) -> Scenario:
     """A bundled scenario by its name, or one from a file."""
     changes = changes or Changes()
-    given = _bundled(name) if name in SCENARIOS else _read(Path(name), "scenario")
+    given = bundled(name) if name in SCENARIOS else _read(Path(name), "scenario")
     part = _parsed(ScenarioPart, given, name)
     if changes.repair_hours is not None:
         repair = part.repair.model_copy(update={"mean_hours": changes.repair_hours})
@@ -227,14 +229,26 @@ def scenario(name: str, changes: Changes | None = None) -> Scenario:
     return Scenario(part.name, part.about, cluster, the_laws, told, part.sources)
 
 
-def mixes() -> Sequence[str]:
-    return sorted(_bundled("mixes")["mixes"])
+def mixes() -> dict[str, str]:
+    """What runs are in each bundled mix, in words."""
+    known = bundled("mixes")["mixes"]
+    return {
+        name: ", ".join(f"{run['model']} x {run['weight']:g}" for run in runs)
+        if len(runs) < MANY
+        else ", ".join(f"{n} of {model}" for model, n in Counter(r["model"] for r in runs).items())
+        for name, runs in known.items()
+    }
+
+
+def slurm_queue(others_waiting: float | None) -> Queue | None:
+    """Freed nodes are Slurm's to give out; None leaves it to the scenario."""
+    return None if others_waiting is None else Queue(Freed.SLURM, others_waiting)
 
 
 def policies(extra: Path | None = None) -> dict[str, Policy]:
     """By name, the bundled ones and those of a file, which go first."""
     known: dict[str, Any] = {}
-    files = [_bundled("policies")] + ([_read(extra, "--policies")] if extra else [])
+    files = [bundled("policies")] + ([_read(extra, "--policies")] if extra else [])
     found: dict[str, Policy] = {}
     for file in files:
         for i, given in enumerate(file.get("policies", [])):
@@ -306,7 +320,7 @@ def _told(part: ScenarioPart) -> tuple[Failure, ...]:
 
 def _runs(given: str | list[RunPart], nodes: int) -> tuple[RunSpec, ...]:
     if isinstance(given, str):
-        known = _bundled("mixes")["mixes"]
+        known = bundled("mixes")["mixes"]
         if given not in known:
             raise BadInput(f"runs: no mix {given!r}; mixes: {', '.join(sorted(known))}")
         given = [_parsed(RunPart, run, f"mixes.{given}") for run in known[given]]
@@ -316,7 +330,7 @@ def _runs(given: str | list[RunPart], nodes: int) -> tuple[RunSpec, ...]:
 
 
 def _run(run: RunPart, nodes: int, place: str) -> RunSpec:
-    models = _bundled("models")["models"]
+    models = bundled("models")["models"]
     if (run.model is None) == (run.throughput is None):
         raise BadInput(f"{place}: give either model or throughput")
     if run.model is not None and run.model not in models:
@@ -351,7 +365,8 @@ def _parsed(kind: type[Part], given: object, place: str) -> Part:
         raise BadInput(f"{place}: {field}: {first['msg']}") from None
 
 
-def _bundled(name: str) -> Any:
+def bundled(name: str) -> Any:
+    """What a file of `data` holds."""
     return json.loads(resources.files("simulator").joinpath("data", f"{name}.json").read_text())
 
 

@@ -15,7 +15,7 @@ HOLD: the run keeps its sound nodes and waits. A rule of one's own is added to R
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -54,23 +54,25 @@ class Rule:
 
 
 def replan(state: State, _: Change) -> Sizes:
-    claims = tuple(_floored(state, run) for run in state.present())
+    """Nobody is starved: each run has its least size, as long as there are nodes for that."""
+    runs = list(state.present())
+    floors = [run.spec.least if state.policy.floors else 0 for run in runs]
+    held = [_kept(state, run) for run in runs]
+    claims = [state.claim(run) for run in runs]
     try:
-        return _planned(state, claims)
-    except Infeasible:  # too few nodes for every run's floor
-        return _planned(state, tuple(replace(claim, floor=0) for claim in claims))
+        return _planned(state, claims, [max(pair) for pair in zip(floors, held, strict=True)])
+    except Infeasible:
+        return _planned(state, claims, held)
 
 
-def _floored(state: State, run: RunNow) -> Claim:
-    """Nobody is starved: each has its least size. What Slurm would give to others is kept."""
-    floor = run.spec.least if state.policy.floors else 0
-    if not state.gives_and_takes and not run.standing:
-        floor = max(floor, run.spec.legal(len(run.nodes)))
-    return replace(state.claim(run), floor=floor)
+def _kept(state: State, run: RunNow) -> int:
+    """What a run that is well does not give away, since Slurm would give it to others."""
+    return 0 if state.gives_and_takes or run.standing else run.spec.legal(len(run.nodes))
 
 
-def _planned(state: State, claims: tuple[Claim, ...]) -> Sizes:
-    plan = solve(problem_of(state, claims))
+def _planned(state: State, claims: Sequence[Claim], floors: Sequence[int]) -> Sizes:
+    floored = [replace(c, floor=floor) for c, floor in zip(claims, floors, strict=True)]
+    plan = solve(problem_of(state, tuple(floored)))
     return {c.run_id: share.size for c, share in zip(claims, plan.shares, strict=True)}
 
 

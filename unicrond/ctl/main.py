@@ -15,6 +15,7 @@ from unicrond.ctl.classify import classify, diagnose
 from unicrond.ctl.client import settings_for
 from unicrond.ctl.mode import mode
 from unicrond.ctl.plan import plan
+from unicrond.ctl.simulate import simulate
 from unicrond.ctl.status import status
 from unicrond.ctl.why import why
 from unicrond.errors import BadInput, UnicronError
@@ -50,7 +51,7 @@ def options(
 
 COMMANDS = (
     status, lists.runs, lists.incidents, why, mode, lists.nodes, lists.allocations, classify,
-    diagnose, plan,
+    diagnose, plan, simulate,
 )  # fmt: skip
 for command in COMMANDS:
     app.command()(command)
