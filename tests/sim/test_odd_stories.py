@@ -274,3 +274,24 @@ def test_a_lost_node_is_given_back_also_when_another_fault_is_heard_first(world:
     heals(world, job)
     world.until(lambda: world.slurm.snapshot().nodes["n2"].reason.startswith("unicron: "))
     world.until(lambda: "n2" not in world.run(job).nodes, within_seconds=20)
+
+
+def test_agents_with_a_longer_lease_than_ours_are_waited_for_that_long(world: World) -> None:
+    world.agents.lease_seconds = 12.0
+    world.checks.append(Checkers())
+    job = running(world, min_nodes=2)
+    world.cut("n2")
+    assert heals(world, job, within_seconds=25) > 12
+
+
+def test_a_job_with_parts_of_nodes_is_watched_and_says_so() -> None:
+    world = World()
+    world.nodes(3, gpus=2)
+    job = world.submit(2, min_nodes=1)
+    world.until(lambda: job in world.core.state.runs)
+    world.pass_seconds(10)
+    world.agents.kill_rank(job, "n2")
+    world.pass_seconds(10)
+    assert world.performed == []
+    assert isinstance(world.store, MemoryStore)
+    assert "parts of nodes: it is observed only" in "".join(e.text for e in world.store.journal)

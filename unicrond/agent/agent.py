@@ -261,6 +261,7 @@ class Agent:
             "ranks_per_node": self._ranks,
             "nodes": list(self._job.nodes),
             "restarts": self._job.restarts,
+            "lease_seconds": self._settings.lease_seconds,
             **self._state(),
         }
 

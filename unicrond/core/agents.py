@@ -15,6 +15,7 @@ from unicrond.model.run import AgentView, Assignment, HealStep, LossState, Phase
 
 TERMINATED = 143  # by SIGTERM: scancel, a requeue, a time limit; or a kill of this agent alone
 
+_OBSERVED = "; the job has parts of nodes: it is observed only"
 _ORDERS = heal.ORDERS | {ActionKind.END_RUN}
 _OF_ONE_START = _ORDERS | {ActionKind.SHRINK}
 
@@ -39,7 +40,9 @@ def on_joined(cycle: Cycle, event: AgentJoined) -> None:
     if known is not None and known.agent not in ("", said.agent) and said.phase is Phase.IDLE:
         # a new agent proves left-overs of its predecessor gone before it speaks
         view = replace(view, stopped_generation=max(run.generation, view.stopped_generation))
-    run = cycle.put(replace(run, agents={**run.agents, said.node: view}))
+    lease = max(run.lease_seconds, said.lease_seconds)
+    run = replace(run, agents={**run.agents, said.node: view}, lease_seconds=lease)
+    run = cycle.put(run)
     heard_again(cycle, run, said.node)
     run = _adopt(cycle, run, said.generation, said.assignment)
     _after_join(cycle, run, view)
@@ -74,7 +77,7 @@ def _run_of(cycle: Cycle, said: Registration) -> Run | None:
     cycle.note(
         "note",
         f"run {run.run_id} ({run.name}) of {run.user} registered: {len(run.nodes)} nodes, at least "
-        f"{run.min_nodes}, weight {run.weight:g}",
+        f"{run.min_nodes}, weight {run.weight:g}{'' if run.whole_nodes else _OBSERVED}",
         run,
     )
     return run

@@ -28,6 +28,11 @@ def shunned_by_others(state: State, run: Run, node: str) -> bool:
     return any(node in other.shunned and other.uid != run.uid for other in state.runs.values())
 
 
+def lease_of(run: Run, policy: Policy) -> float:
+    """Seconds after which a cut-off agent has stopped its ranks: as agents keep it, if longer."""
+    return max(policy.lease_seconds, run.lease_seconds) + policy.lease_margin_seconds
+
+
 def unreachable(state: State, run: Run, now: float) -> frozenset[str]:
     """Nodes whose agent takes no order now. After a start of ours they need a moment."""
     policy = state.policy

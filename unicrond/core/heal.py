@@ -5,7 +5,7 @@
                 └─────────┴──> requeue ──> resolved      end ──> closed with the run
       └──> release ───────────────┘
 
-Deadlines: a stop that is not proved in time is answered by a requeue, a start by a new choice.
+Deadlines: a stop that is not proved in time, or a start, is answered by a requeue.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from transition.membership import NO_RESTART, Choice, Trouble, assign, choose
 from unicrond.core.cycle import Cycle
-from unicrond.core.guards import avoided, restarts_left, unreachable
+from unicrond.core.guards import avoided, lease_of, restarts_left, unreachable
 from unicrond.model.cluster import JobState
 from unicrond.model.decision import Action, ActionKind, Outcome, OutcomeState
 from unicrond.model.incident import Incident, IncidentState
@@ -54,7 +54,7 @@ def advance(cycle: Cycle, run: Run) -> None:
 # stop
 def _begin_stop(cycle: Cycle, run: Run, incident_id: int, trouble: Trouble, choice: Choice) -> None:
     now, policy, hidden = cycle.now, cycle.state.policy, _hidden(cycle, run, trouble)
-    lease = policy.lease_seconds + policy.lease_margin_seconds
+    lease = lease_of(run, policy)
     spawning = tuple(n for n in trouble.dead_agents if n in choice.nodes)
     wait = policy.spawn_timeout_seconds if spawning else policy.stop_timeout_seconds
     healing = Healing(
@@ -98,11 +98,10 @@ def _advance_stop(cycle: Cycle, run: Run, healing: Healing) -> None:
     if not unproved and not healing.proved_at:
         healing = replace(healing, proved_at=cycle.now)
         run = cycle.put(replace(run, healing=healing))
-    policy = cycle.state.policy
     heard = [run.agents[n].last_heard for n in healing.lost if n in run.agents]
     if healing.hidden:  # their peers tell them that they stopped
         heard.append(healing.proved_at)
-    lease_over = max(heard, default=0.0) + policy.lease_seconds + policy.lease_margin_seconds
+    lease_over = max(heard, default=0.0) + lease_of(run, cycle.state.policy)
     if not unproved and cycle.now >= lease_over and healing.nodes[0] in healing.ports:
         _begin_start(cycle, run, healing)
     elif cycle.now > healing.deadline:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from unicrond.core.cycle import Cycle
-from unicrond.core.guards import OUR_REASON, drains_left
+from unicrond.core.guards import OUR_REASON, drains_left, lease_of
 from unicrond.model.cluster import Allocation, JobState, NodeState
 from unicrond.model.decision import Action, ActionKind, Outcome, OutcomeState
 from unicrond.model.run import Loss, LossState, Run
@@ -102,8 +102,8 @@ def _witnessed(run: Run, loss: Loss) -> bool:
 
 
 def _drain(cycle: Cycle, run: Run, loss: Loss) -> None:
-    view, policy = run.agents.get(loss.node), cycle.state.policy
-    if view and cycle.now < view.last_heard + policy.lease_seconds + policy.lease_margin_seconds:
+    view = run.agents.get(loss.node)
+    if view and cycle.now < view.last_heard + lease_of(run, cycle.state.policy):
         return
     if drain(cycle, run, loss.incident_id, loss.node, "lost connection"):
         _put(cycle, run, replace(loss, waiting=True))

@@ -11,6 +11,7 @@ closed (its kernel answered, so the node lives) ────────> its ag
 from __future__ import annotations
 
 from unicrond.core.cycle import Cycle
+from unicrond.core.guards import lease_of
 from unicrond.core.trouble import Fault, report
 from unicrond.model.decision import ActionKind
 from unicrond.model.incident import IncidentState, Scope, Severity
@@ -140,8 +141,7 @@ def _veto(cycle: Cycle, run: Run, node: str, view: AgentView) -> str:
         if told and heard > max(fresh, since + HEARSAY_SLACK_SECONDS):
             return f"{name} heard it {cycle.now - heard:.1f} s ago"
     # who hears neither us nor its peers has stopped when its lease is over: older steps say nothing
-    policy = cycle.state.policy
-    stopped = cycle.now - policy.lease_seconds - policy.lease_margin_seconds
+    stopped = cycle.now - lease_of(run, cycle.state.policy)
     if run.healing is None and run.iteration_since > max(since + PROGRESS_SLACK_SECONDS, stopped):
         return f"train step {run.iteration} was completed since"
     return ""

@@ -53,6 +53,7 @@ def registration(body: Body, claim: Claim) -> Registration:
         generation=fields.integer(body, "generation"),
         stopped_generation=fields.integer(body, "stopped_generation", -1),
         assignment=assignment_from(body.get("assignment")),
+        lease_seconds=fields.number(body, "lease_seconds") if "lease_seconds" in body else 0.0,
     )
 
 

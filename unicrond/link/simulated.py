@@ -76,6 +76,7 @@ class SimulatedAgents:
         self.cut: set[str] = set()  # nodes that nobody reaches
         self.cut_from_unicrond: set[str] = set()
         self.unicrond_up = True
+        self.lease_seconds = LEASE_SECONDS
         self.now = 0.0
         self._requeue, self._complete = requeue, complete
         self._later: list[tuple[float, int, Callable[[], None]]] = []
@@ -189,17 +190,18 @@ class SimulatedAgents:
         return [job.agents[n] for n in carrier.assignment.nodes if n in job.agents]
 
     def _keep_leases(self, job: Job) -> None:
+        lease = self.lease_seconds
         for agent in job.agents.values():
             if agent.phase is not Phase.RUNNING or self._linked(agent):
                 continue
             nodes = agent.assignment.nodes if agent.assignment else ()
             heard = all(
-                job.agents[n].heard_by_peers > self.now - LEASE_SECONDS
-                and self.now - job.agents[n].left.get(agent.generation, self.now) < LEASE_SECONDS
+                job.agents[n].heard_by_peers > self.now - lease
+                and self.now - job.agents[n].left.get(agent.generation, self.now) < lease
                 for n in nodes
                 if n in job.agents and agent.node not in self.cut
             )
-            alone = agent.node in self.cut and agent.heard_by_peers <= self.now - LEASE_SECONDS
+            alone = agent.node in self.cut and agent.heard_by_peers <= self.now - lease
             if alone or not heard:
                 self._break(job, agent, SignalKind.LEASE_EXPIRED, "", {})
 
@@ -358,6 +360,7 @@ class SimulatedAgents:
                     agent.generation,
                     agent.stopped_generation,
                     agent.assignment,
+                    self.lease_seconds,
                 ),
             )
         )

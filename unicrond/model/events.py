@@ -34,6 +34,7 @@ class Registration:
     generation: int
     stopped_generation: int
     assignment: Assignment | None
+    lease_seconds: float = 0.0  # that this agent keeps, 0 when it does not say
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,6 +186,7 @@ class Run:
     end_reason: str = ""
     ended_at: float = 0.0
     healing: Healing | None = None
+    lease_seconds: float = 0.0  # the longest that an agent of it keeps
 
     def loss_of(self, node: str) -> Loss | None:
         return next((loss for loss in reversed(self.losses) if loss.node == node), None)
