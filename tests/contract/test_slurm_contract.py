@@ -315,6 +315,14 @@ def test_a_job_that_its_owner_cancelled_stays_cancelled(world: World) -> None:
         world.slurm.requeue(job.job_id, restarts=0)
 
 
+def test_a_job_that_is_being_cancelled_is_not_brought_back(world: World) -> None:
+    job = _running(world, 1)
+    world.cancel(job.job_id)
+    with pytest.raises((Refused, SlurmUnavailable), match="completing|cancelled"):
+        world.slurm.requeue(job.job_id, restarts=0)
+    assert _await_job(world, job.job_id, JobState.CANCELLED).restarts == 0
+
+
 def test_acts_on_a_job_that_does_not_exist_are_refused(world: World) -> None:
     acts: list[Callable[[], None]] = [
         lambda: world.slurm.requeue(999, 0),

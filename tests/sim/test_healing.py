@@ -7,7 +7,7 @@ from world import World
 
 from db.memory import MemoryStore
 from unicrond.core.policy import Policy
-from unicrond.model.cluster import NodeState
+from unicrond.model.cluster import JobState, NodeState
 from unicrond.model.decision import ActionKind, Mode
 from unicrond.model.events import AgentLeft, SignalArrived
 from unicrond.model.incident import Signal, SignalKind
@@ -154,6 +154,19 @@ def test_a_node_that_was_lost_before_unicrond_ever_heard_it_is_missed_too(world:
     world.cut("n2")
     world.until(lambda: world.run(job).generation == 2 and world.run(job).state is RunState.RUNNING)
     assert world.run(job).assignment.nodes == ("n1", "n3")
+
+
+def test_a_run_that_its_user_cancels_stays_cancelled_whatever_falls_with_it(world: World) -> None:
+    """SIGTERM comes to one node a moment before the others, whose ranks then miss it."""
+    job = running(world)
+    agent = world.run(job).agents["n1"].agent
+    world.tell(AgentLeft(world.clock.at, job, "n1", agent, True, 143))
+    world.agents.kill_rank(job, "n2", text="Connection reset by peer")
+    world.slurm.cancel(job)
+    world.until(lambda: world.run(job).state is RunState.CANCELLED)
+    world.pass_seconds(200)
+    assert world.run(job).restarts == 0
+    assert world.slurm.snapshot().allocations[job].state is JobState.CANCELLED
 
 
 def test_many_silent_nodes_of_several_runs_decide_nothing(world: World) -> None:

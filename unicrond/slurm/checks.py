@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from unicrond.errors import Refused
+from unicrond.errors import Refused, SlurmUnavailable
 from unicrond.model.cluster import Allocation, JobState, Node, NodeState
 from unicrond.slurm.parse import OUR_REASON
 
@@ -46,9 +46,15 @@ def shrink_is_due(job: Allocation, keep: Sequence[str]) -> bool:
 
 
 def requeue_is_due(job: Allocation, restarts: int) -> bool:
-    """False when it was requeued since; Refused when its owner or its own end decided otherwise."""
+    """False when it was requeued since; Refused when its owner or its own end decided otherwise.
+
+    What a job becomes after COMPLETING Slurm does not show: it may have been cancelled, and would
+    be brought back to life.
+    """
     if job.restarts != restarts or job.state is JobState.PENDING:
         return False
+    if job.state is JobState.COMPLETING:
+        raise SlurmUnavailable(f"job {job.job_id} is completing: its end is not known yet")
     if job.state in (JobState.CANCELLED, JobState.COMPLETED):
         raise Refused(f"job {job.job_id} is {job.state}")
     return True

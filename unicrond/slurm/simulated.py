@@ -5,6 +5,7 @@ It behaves as measured on real clusters (the contract suite runs over both):
     a cut node      does not respond after half of `slurmd_timeout_seconds`, is DOWN after all of it
     it is back      and up again at once; with a drain's reason it stays DOWN until a person resumes
     --no-kill       the job loses the node and goes on, also without its batch host
+    scancel         COMPLETING for a moment, then CANCELLED
     requeue         restarts + 1 at once; COMPLETING, with a cut node until Slurm gives that up;
                     then PENDING for 120 s unless expedited
     22.05           a batch host that is back within 10 s of its removal: the job is FAILED
@@ -157,7 +158,13 @@ class SimulatedSlurm:
 
     def cancel(self, job_id: int) -> None:
         """As scancel does it."""
-        self._finish(job_id, JobState.CANCELLED)
+        self._ask()
+        job = self._job(job_id)
+        if job.state is JobState.RUNNING:
+            job.state = JobState.COMPLETING
+            self._after(COMPLETING_SECONDS, lambda: self._stop(job, JobState.CANCELLED))
+        else:
+            self._finish(job_id, JobState.CANCELLED)
 
     def end(self, job_id: int, exit_code: int = 0) -> None:
         """The job's script ends."""
