@@ -161,8 +161,8 @@ class SimulatedSlurm:
         self._ask()
         job = self._job(job_id)
         if job.state is JobState.RUNNING:
-            job.state = JobState.COMPLETING
-            self._after(COMPLETING_SECONDS, lambda: self._stop(job, JobState.CANCELLED))
+            job.state, restarts = JobState.COMPLETING, job.restarts
+            self._after(COMPLETING_SECONDS, lambda: self._cancelled(job, restarts))
         else:
             self._finish(job_id, JobState.CANCELLED)
 
@@ -355,6 +355,11 @@ class SimulatedSlurm:
         if job.state.live:
             self._stop(job, state)
             self._schedule()
+
+    def _cancelled(self, job: _Job, restarts: int) -> None:
+        """A requeue meanwhile, which Slurm allows, has brought it back to life."""
+        if job.restarts == restarts:
+            self._stop(job, JobState.CANCELLED)
 
     def _stop(self, job: _Job, state: JobState) -> None:
         job.state, job.ended = state, self._at
