@@ -21,7 +21,7 @@ from unicrond.model.incident import Incident, IncidentState, Scope, Severity, Si
 from unicrond.model.run import Run
 
 EXPLAINS_SECONDS = 10.0
-SNAPSHOT_LAG_SECONDS = 30.0  # until a drain of ours shows in what Slurm says
+SNAPSHOT_LAG_SECONDS = 3.0  # a look at Slurm may have begun before a drain of ours
 _KINDS = frozenset(map(str, Kind))
 # What is broken in the node itself. A hang, a lock-up or a slow disk may be another's doing, and a
 # whole cluster's at once; a run that suffers from it fails, and is healed for that.
@@ -144,11 +144,11 @@ def _condemn(cycle: Cycle, fault: Fault, runs: list[Run]) -> None:
 
 
 def _draining(cycle: Cycle, node: str) -> bool:
-    ordered = (action for action, _ in cycle.state.pending.values())
-    since = cycle.now - SNAPSHOT_LAG_SECONDS
-    return any(a.kind is ActionKind.DRAIN and a.node == node for a in ordered) or any(
-        drained == node and at > since for at, drained in cycle.state.drains
-    )
+    """By us, and not yet to be seen in what Slurm says."""
+    state = cycle.state
+    seen_until = state.snapshot_at - SNAPSHOT_LAG_SECONDS
+    ordered = [a.node for a, _ in state.pending.values() if a.kind is ActionKind.DRAIN]
+    return node in ordered or any(n == node and at > seen_until for at, n in state.drains)
 
 
 def _drain(cycle: Cycle, incident: Incident, fault: Fault) -> None:
