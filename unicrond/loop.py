@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 MAX_EVENTS = 200_000  # waiting; past it sources are told to say it again later
 TURN_EVENTS = 5_000  # of one turn
+CLOCK_STEP_SECONDS = 0.5  # a smaller step does no harm
 
 Acknowledge = Callable[[], None]
 
@@ -40,6 +41,7 @@ class Loop:
         self._unacknowledged: list[Acknowledge] = []
         self._woken = asyncio.Event()
         self._last_turn = time.monotonic()
+        self._offset = clock.now() - self._last_turn  # of the clock, against one that nobody sets
 
     def emit(self, event: Event, acknowledge: Acknowledge | None = None) -> bool:
         """Takes an event; `acknowledge` is called once it is stored. False: there is no room."""
@@ -63,6 +65,16 @@ class Loop:
 
     def _turn(self) -> None:
         now, mono = self._clock.now(), time.monotonic()
+        moved = now - mono - self._offset
+        if abs(moved) > CLOCK_STEP_SECONDS:
+            self._take_turn(now - moved, mono)  # what waits was noted before
+            log.warning("the clock of this machine was set by %+.1f s", moved)
+            self._engine.core.clock_moved(moved)
+            self._offset += moved
+        else:
+            self._take_turn(now, mono)
+
+    def _take_turn(self, now: float, mono: float) -> None:
         events: list[Event] = []
         while self._waiting and len(events) < TURN_EVENTS:
             event, acknowledge = self._waiting.popleft()

@@ -12,6 +12,7 @@ from dataclasses import replace
 from transition.membership import Trouble
 from unicrond.core import agents, hardware, heal, jobs, losses, signals, suspect
 from unicrond.core.cycle import Cycle, describe
+from unicrond.core.shift import shift
 from unicrond.core.state import State
 from unicrond.core.trouble import Fault, report
 from unicrond.model.decision import Action, ActionKind, Mode, Outcome, OutcomeState
@@ -73,6 +74,10 @@ class Core:
                 healing = replace(healing, deadline=healing.deadline + seconds)
             lost = tuple(replace(loss, deadline=loss.deadline + seconds) for loss in run.losses)
             self.state.runs[run.run_id] = replace(run, healing=healing, losses=lost)
+
+    def clock_moved(self, seconds: float) -> None:
+        """The machine's clock was set."""
+        shift(self.state, seconds)
 
     def unwanted(self, action: Action) -> str:
         """Why an intent should not be carried out any more; empty if it still should."""
