@@ -46,6 +46,7 @@ def install(target: Path, source: Path = SOURCE) -> None:
     for name, module in PROGRAMS.items():
         _write_program(programs / name, LAUNCHER.format(home=INSIDE, module=module))
     _install_wrapper(source / "slurm_plugins/unicron-run", programs / "unicron-run")
+    shutil.copy(source / "slurm_plugins/unicron-healthcheck", programs)
     processes.run_here(["chmod", "-R", "a+rX", str(target)])
 
 

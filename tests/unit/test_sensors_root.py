@@ -190,3 +190,12 @@ def test_a_sensor_tells_of_hardware_alone() -> None:
         assert await link.drain(5)
 
     assert play(story).events == []
+
+
+def test_the_unit_lets_it_read_the_kernel_log_and_little_else() -> None:
+    unit = (Path(__file__).parents[2] / "systemd/unicron-sensor.service").read_text().splitlines()
+    assert "ExecStart=/opt/unicron/bin/unicron-sensor" in unit
+    assert "DeviceAllow=/dev/kmsg r" in unit
+    assert "CapabilityBoundingSet=CAP_SYSLOG" in unit
+    assert "RestartPreventExitStatus=2" in unit
+    assert not any(line.startswith("ProtectKernelLogs") for line in unit)
