@@ -46,7 +46,9 @@ def install(target: Path, source: Path = SOURCE) -> None:
     for name, module in PROGRAMS.items():
         _write_program(programs / name, LAUNCHER.format(home=INSIDE, module=module))
     _install_wrapper(source / "slurm_plugins/unicron-run", programs / "unicron-run")
-    shutil.copy(source / "slurm_plugins/unicron-healthcheck", programs)
+    health_check = source / "slurm_plugins/unicron-healthcheck"
+    if health_check.exists():
+        shutil.copy(health_check, programs)
     processes.run_here(["chmod", "-R", "a+rX", str(target)])
 
 
