@@ -94,6 +94,7 @@ class _Simulation:
             self.events += 1
             assert self.events < MOST_EVENTS, "the simulation does not come to an end"
         self.ledger.advance(self.state, length)
+        self.ledger.close(length)
         self.ledger.split(self.state.policy.healthy_percent)
         present = [(run.trained, length - run.spec.arrives) for run in self._arrived()]
         ettr = sum(trained / there for trained, there in present) / max(1, len(present))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from simulator.model import Cause
@@ -20,6 +21,24 @@ class Segment:
 
 
 @dataclass
+class Diary:
+    """Who was how, from when to when; `segments` are complete, in the order of their ends."""
+
+    segments: list[Segment] = field(default_factory=list)
+    lasting: dict[int, tuple[str, int, int]] = field(default_factory=dict)
+
+    def note(self, now: Mapping[int, tuple[str, int]], at: int) -> None:
+        """How everybody is from this moment on."""
+        for who, (how, size, since) in list(self.lasting.items()):
+            if now.get(who) != (how, size):
+                del self.lasting[who]
+                if since < at:
+                    self.segments.append(Segment(who, how, size, since, at))
+        for who, (how, size) in now.items():
+            self.lasting.setdefault(who, (how, size, at))
+
+
+@dataclass
 class Ledger:
     """`spent` in GPU-milliseconds, `waf` in weighted FLOP."""
 
@@ -27,8 +46,8 @@ class Ledger:
     waf: float = 0.0
     spent: dict[Cause, int] = field(default_factory=lambda: dict.fromkeys(Cause, 0))
     rates: list[tuple[int, float]] = field(default_factory=list)
-    runs: list[Segment] = field(default_factory=list)
-    nodes: list[Segment] = field(default_factory=list)
+    runs: Diary = field(default_factory=Diary)
+    nodes: Diary = field(default_factory=Diary)
 
     def advance(self, state: State, to: int) -> None:
         """Lets time pass in a state that does not change meanwhile."""
@@ -53,7 +72,7 @@ class Ledger:
             self.spent[cause] += count * state.cluster.gpus * lasted
         self.waf += rate * lasted / 1000
         if self.records:
-            self._record(state, to, rate)
+            self._record(state, rate)
         state.now = to
 
     def split(self, healthy_percent: float) -> None:
@@ -62,26 +81,18 @@ class Ledger:
         self.spent[Cause.USEFUL] = round(trained * healthy_percent / 100)
         self.spent[Cause.SUB_HEALTHY] = trained - self.spent[Cause.USEFUL]
 
-    def _record(self, state: State, to: int, rate: float) -> None:
+    def _record(self, state: State, rate: float) -> None:
         self.rates.append((state.now, rate))
-        owner = dict.fromkeys(state.free, "idle") | dict.fromkeys(state.down, "repair")
-        owner |= dict.fromkeys(state.others, "others")
+        places = dict.fromkeys(state.free, ("idle", 1)) | dict.fromkeys(state.down, ("repair", 1))
+        places |= dict.fromkeys(state.others, ("others", 1))
+        runs = {}
         for run in state.present():
-            self.runs.append(Segment(run.spec.run_id, run.phase, len(run.nodes), state.now, to))
-            owner |= dict.fromkeys(run.nodes, f"run {run.spec.run_id}")
-        self.nodes += [Segment(node, how, 1, state.now, to) for node, how in owner.items()]
+            runs[run.spec.run_id] = str(run.phase), len(run.nodes)
+            places |= dict.fromkeys(run.nodes, (f"run {run.spec.run_id}", 1))
+        self.runs.note(runs, state.now)
+        self.nodes.note(places, state.now)
 
-
-def merged(segments: list[Segment]) -> list[Segment]:
-    """Neighbours in time that are alike, as one."""
-    done: list[Segment] = []
-    for segment in sorted(segments, key=lambda s: (s.who, s.start)):
-        last = done[-1] if done else None
-        same = last and (last.who, last.how, last.size, last.end) == (
-            segment.who, segment.how, segment.size, segment.start,
-        )  # fmt: skip
-        if last and same:
-            done[-1] = Segment(last.who, last.how, last.size, last.start, segment.end)
-        else:
-            done.append(segment)
-    return done
+    def close(self, at: int) -> None:
+        """The end: what lasts until then is complete."""
+        self.runs.note({}, at)
+        self.nodes.note({}, at)

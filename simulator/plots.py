@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 
 from planner.kernels import Floats
 from simulator.engine import Outcome
-from simulator.ledger import Segment, merged
+from simulator.ledger import Segment
 from simulator.model import DAY, HOUR, SECOND
 from simulator.state import Phase
 from unicrond.errors import BadInput
@@ -51,7 +51,7 @@ def _waf(scenario: str, outcomes: Sequence[Outcome]) -> Figure:
     """Above the rate, below what has come together of it, beside the first policy's."""
     figure = Figure(figsize=(11, 8), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
-    end = outcomes[0].ledger.nodes[-1].end
+    end = outcomes[0].ledger.nodes.segments[-1].end
     grid = np.linspace(0, end, STRETCHES + 1)
     first = _accumulated(outcomes[0], grid)
     palette = colormaps["tab10" if len(outcomes) <= 10 else "tab20"]
@@ -87,16 +87,17 @@ def _accumulated(outcome: Outcome, grid: Floats) -> Floats:
 
 
 def _gantt(scenario: str, outcome: Outcome) -> Figure:
-    nodes = {segment.who for segment in outcome.ledger.nodes}
-    runs = merged(outcome.ledger.runs)
-    count, shown = len({segment.who for segment in runs}), len(nodes) <= MOST_NODES
-    heights = [max(2.0, 0.45 * count), max(2.0, 0.16 * len(nodes))] if shown else [0.45 * count]
+    runs, nodes = outcome.ledger.runs.segments, outcome.ledger.nodes.segments
+    heights = [max(2.0, 0.45 * len({segment.who for segment in runs}))]
+    count = len({segment.who for segment in nodes})
+    if count <= MOST_NODES:
+        heights.append(max(2.0, 0.16 * count))
     figure = Figure(figsize=(12, 1.5 + sum(heights)), layout="constrained")
     axes = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)
     _runs(axes[0][0], runs)
     axes[0][0].set_title(f"{scenario}, {outcome.policy.name}, seed {outcome.seed}")
-    if shown:
-        _nodes(axes[1][0], merged(outcome.ledger.nodes))
+    if count <= MOST_NODES:
+        _nodes(axes[1][0], nodes)
     axes[-1][0].set_xlabel("days")
     return figure
 
@@ -112,7 +113,8 @@ def _runs(axes: Axes, segments: Sequence[Segment]) -> None:
             facecolors=PHASES[Phase(segment.how)],
         )  # fmt: skip
     axes.set_yticks(list(lines.values()), [f"run {run}" for run in lines])
-    axes.invert_yaxis()
+    axes.set_ylim(len(lines) - 0.4, -0.6)
+    axes.set_xlim(0, max(segment.end for segment in segments) / DAY)
     patches = [Patch(color=colour, label=phase) for phase, colour in PHASES.items()]
     axes.legend(handles=patches, loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
 

@@ -71,11 +71,11 @@ def cluster(nodes: int, *runs: RunSpec) -> Cluster:
 def trains(outcome: Outcome, run_id: int, at: int) -> frozenset[str]:
     training = any(
         s.who == run_id and s.how == "training" and s.start <= at < s.end
-        for s in outcome.ledger.runs
+        for s in outcome.ledger.runs.segments
     )
     held = {
         f"n{s.who + 1}"
-        for s in outcome.ledger.nodes
+        for s in outcome.ledger.nodes.segments
         if s.how == f"run {run_id}" and s.start <= at < s.end
     }
     return frozenset(held) if training else frozenset()

@@ -9,7 +9,6 @@ from simworld import broken, cluster, lost, policy, run
 
 from simulator.engine import Outcome, simulate
 from simulator.laws import Lasting, Laws, draw
-from simulator.ledger import merged
 from simulator.model import DAY, HOUR, Cause, Cluster, Failure, Freed, Policy, Queue
 from simulator.rules import RULES
 
@@ -21,7 +20,9 @@ def gpu_hours(outcome: Outcome) -> dict[str, float]:
 
 
 def told(outcome: Outcome, run_id: int) -> list[tuple[str, int, float]]:
-    return [(s.how, s.size, s.start / HOUR) for s in merged(outcome.ledger.runs) if s.who == run_id]
+    return [
+        (s.how, s.size, s.start / HOUR) for s in outcome.ledger.runs.segments if s.who == run_id
+    ]
 
 
 def test_without_failures_everything_is_useful() -> None:
@@ -152,7 +153,7 @@ def test_every_gpu_is_accounted_for_at_every_moment(
     assert sum(outcome.spent.values()) == here.nodes * here.gpus * here.length
     assert min(outcome.spent.values()) >= 0
     lasted = dict.fromkeys(range(nodes), 0)
-    for segment in outcome.ledger.nodes:
+    for segment in outcome.ledger.nodes.segments:
         lasted[segment.who] += segment.end - segment.start
     assert set(lasted.values()) == {here.length}, "each node is in one place at a time"
 
