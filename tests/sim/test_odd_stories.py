@@ -295,3 +295,13 @@ def test_a_job_with_parts_of_nodes_is_watched_and_says_so() -> None:
     assert world.performed == []
     assert isinstance(world.store, MemoryStore)
     assert "parts of nodes: it is observed only" in "".join(e.text for e in world.store.journal)
+
+
+def test_what_was_only_observed_and_did_no_harm_ends(world: World) -> None:
+    job = running(world)
+    set_mode(world, Mode.OBSERVE)
+    sensed(world, job, SignalKind.SLOW, 1, process_state="T", seconds=0.9, usual_seconds=0.2)
+    world.pass_seconds(30)
+    assert len(world.core.state.incidents) == 1
+    world.pass_seconds(60)
+    assert world.core.state.incidents == {}

@@ -28,7 +28,7 @@ from unicrond.model.events import (
     Tick,
 )
 from unicrond.model.incident import Incident, IncidentState, Scope
-from unicrond.model.run import Phase, Run
+from unicrond.model.run import Phase, Run, RunState
 from unicrond.ports import Changes
 
 TICK_SECONDS = 0.25
@@ -57,6 +57,7 @@ class Core:
         if ticked:
             suspect.look(cycle)
             _resend(cycle)
+            _close_outlived(cycle)
         for run in self.state.live_runs():
             if run.healing is not None or run.run_id in cycle.touched:
                 heal.advance(cycle, run)
@@ -243,3 +244,16 @@ def _resend(cycle: Cycle) -> None:
             cycle.settle(Outcome(action.key, cycle.now, OutcomeState.MOOT, "the run is over"))
         elif cycle.now >= sent + wait:
             cycle.again(action)
+
+
+def _close_outlived(cycle: Cycle) -> None:
+    """What was only observed, and did the run no harm."""
+    for incident in tuple(cycle.state.incidents.values()):
+        run = cycle.state.runs.get(incident.run_id) if incident.run_id is not None else None
+        if run is None or run.state is not RunState.RUNNING or run.healing is not None:
+            continue
+        outlived = incident.opened_at + cycle.state.policy.progress_seconds
+        if incident.state is IncidentState.OPEN and run.iteration_since > outlived:
+            cycle.close_incident(
+                incident.incident_id, IncidentState.RESOLVED, "the run trains on all the same"
+            )
