@@ -318,7 +318,7 @@ def test_a_job_that_its_owner_cancelled_stays_cancelled(world: World) -> None:
 def test_a_job_that_is_being_cancelled_is_not_brought_back(world: World) -> None:
     job = _running(world, 1)
     world.cancel(job.job_id)
-    with pytest.raises((Refused, SlurmUnavailable), match="completing|cancelled"):
+    with pytest.raises((Refused, SlurmUnavailable), match=r"completing|cancelled"):
         world.slurm.requeue(job.job_id, restarts=0)
     assert _await_job(world, job.job_id, JobState.CANCELLED).restarts == 0
 
