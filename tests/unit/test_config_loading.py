@@ -125,10 +125,7 @@ def test_an_unknown_flag_is_refused() -> None:
 
 
 def test_every_key_and_its_default_stand_in_the_admin_guide() -> None:
-    rows = [
-        line.split("|")
-        for line in ADMIN_GUIDE.read_text().partition("\n## Database")[0].splitlines()
-        if line.startswith("| `")
-    ]
+    ours = ADMIN_GUIDE.read_text().partition("\n## Database")[0]
+    rows = [line.split("|") for line in ours.splitlines() if line.startswith("| `")]
     documented = {row[1].strip(" `"): row[2].strip(" `") for row in rows}
     assert documented == {".".join(key): json.dumps(value) for key, value in keys().items()}
