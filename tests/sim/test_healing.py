@@ -201,6 +201,16 @@ def test_a_dead_agent_is_started_again_and_its_node_is_not_drained(world: World)
     assert ActionKind.DRAIN not in kinds(world)
 
 
+def test_a_dead_agent_is_started_again_although_its_peers_speak_of_it_first(world: World) -> None:
+    job = running(world)
+    world.agents.kill_agent(job, "n3")
+    world.agents.kill_rank(job, "n1", text="Connection closed by peer", signal=None)
+    world.until(lambda: world.run(job).generation == 2 and world.run(job).state is RunState.RUNNING)
+    assert len(world.run(job).assignment.nodes) == 3
+    assert ActionKind.SPAWN_AGENT in kinds(world)
+    assert ActionKind.REQUEUE not in kinds(world)
+
+
 def test_no_progress_over_and_over_moves_the_run_and_then_ends_it_with_93(world: World) -> None:
     job = running(world, 3)
     for _ in range(6):

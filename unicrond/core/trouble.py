@@ -145,7 +145,9 @@ def _count_progress(cycle: Cycle, run: Run, fault: Fault) -> Run:
 def _trouble(cycle: Cycle, run: Run, fault: Fault) -> Trouble:
     healing = run.healing
     lost = dict.fromkeys((*(healing.lost if healing else ()), *fault.lost))
-    dead = dict.fromkeys((*(healing.spawning if healing else ()), *fault.dead_agents))
+    dead = dict.fromkeys(
+        (*(healing.spawning if healing else ()), *fault.dead_agents, *_closed(run))
+    )
     moves_off = _moves_off(cycle, run, fault)
     if moves_off and shunned_by_others(cycle.state, run, fault.node):
         _drain_suspect(cycle, run, fault)
@@ -157,6 +159,12 @@ def _trouble(cycle: Cycle, run: Run, fault: Fault) -> Trouble:
         final=fault.final,
         what=fault.what,
     )
+
+
+def _closed(run: Run) -> list[str]:
+    """Members whose agent has just gone: its peers' ranks often tell of it first."""
+    members = run.assignment.nodes if run.assignment else ()
+    return [n for n in members if n in run.agents and run.agents[n].closed_at]
 
 
 def _moves_off(cycle: Cycle, run: Run, fault: Fault) -> bool:
