@@ -251,6 +251,8 @@ def test_a_node_that_unicrond_cannot_reach_is_waited_for_like_a_lost_one(world: 
     assert took > world.policy.lease_seconds
     assert world.run(job).assignment.nodes == ("n1", "n3")
     assert ActionKind.DRAIN not in kinds(world)
+    assert isinstance(world.store, MemoryStore)
+    assert "; no order reaches n2; shrinking run" in world.store.decisions[-1].reason
 
 
 @pytest.mark.parametrize("least", [2, 3])

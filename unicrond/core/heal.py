@@ -27,8 +27,10 @@ _ACTS = ORDERS | {ActionKind.REQUEUE, ActionKind.END_RUN}
 
 def begin(cycle: Cycle, run: Run, incident: Incident, trouble: Trouble) -> None:
     """Chooses the way on and takes the first step of it; only records it where we may not act."""
+    hidden = _hidden(cycle, run, trouble)
     silent = unreachable(cycle.state, run, cycle.now) - set(trouble.dead_agents)
-    trouble = replace(trouble, avoided=avoided(cycle.state, run) | silent)
+    what = f"{trouble.what}; no order reaches {','.join(hidden)}" if hidden else trouble.what
+    trouble = replace(trouble, what=what, avoided=avoided(cycle.state, run) | silent)
     choice = choose(run, trouble, cycle.state.policy.restarts_without_progress)
     cycle.decide(incident, run, choice.name, choice.reason, choice.alternatives)
     if not cycle.state.acts_for(run):
