@@ -113,17 +113,28 @@ def _unexplained(incident: Incident, fault: Fault) -> bool:
 
 def _leave(cycle: Cycle, run: Run, fault: Fault, signal: Signal) -> None:
     if has_room_without(cycle, run, fault.node):
-        report(cycle, run, fault)
+        _move(cycle, run, fault)
         return
     cycle.state.hints[signal.node] = signal
     cycle.note("signal", f"{fault.what}; the run has nowhere else to go", run, node=fault.node)
+
+
+def _move(cycle: Cycle, run: Run, fault: Fault) -> None:
+    """Where we may not act nothing will end the incident: the run goes on as if nothing were."""
+    before = cycle.incident_of(run)
+    report(cycle, run, fault)
+    incident = cycle.incident_of(run)
+    if incident is None or cycle.state.acts_for(run):
+        return
+    if before is None or before.incident_id != incident.incident_id:
+        cycle.close_incident(incident.incident_id, IncidentState.CLOSED, "only observed")
 
 
 def _condemn(cycle: Cycle, fault: Fault, runs: list[Run]) -> None:
     """Every run leaves; the drain hangs on the first one's incident, else on one of the node's."""
     state = cycle.state
     for run in runs:
-        report(cycle, run, fault)
+        _move(cycle, run, fault)
     node = state.nodes.get(fault.node)
     if node is None or node.state is not NodeState.UP or _draining(cycle, fault.node):
         cycle.note("signal", f"{fault.what}; it is out of service already", node=fault.node)
