@@ -1,5 +1,6 @@
 """One lab for all end-to-end tests; each test gets it whole: nodes idle, unicrond active."""
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from stage import Stage
 
 @pytest.fixture(scope="session")
 def raised_stage() -> Iterator[Stage]:
-    stage = Stage("e2e")
+    stage = Stage(os.environ.get("UNICRON_E2E_LAB", "e2e"))  # so that two may run at once
     stage.up()
     yield stage
     stage.down()
