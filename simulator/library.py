@@ -11,13 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import ValidationError
 
-from planner import throughput
-from planner.kernels import Floats
 from planner.objective import Transition
 from simulator import laws
 from simulator.kinds import KINDS, Method
@@ -33,142 +31,20 @@ from simulator.model import (
     RunSpec,
     Timing,
 )
+from simulator.parts import (
+    FailuresPart,
+    KnownModel,
+    Part,
+    PolicyPart,
+    RunPart,
+    ScenarioPart,
+)
 from simulator.rules import RULES
 from unicrond.errors import BadInput
 
 SCENARIOS = ("trace-a", "trace-b", "gpus-1024", "gpus-16384", "nodes-1024")
 MANY = 10  # runs that are named one by one
-Part = TypeVar("Part", bound="_Part")
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class ModelPart(_Part):
-    flops_per_iteration: float = Field(gt=0)
-    micro_batches: int = Field(ge=1)
-    micro_batch_seconds: float = Field(gt=0)
-    allreduce_seconds: float = Field(0, ge=0)
-    replica_nodes: int = Field(1, ge=1)
-
-
-class ThroughputPart(_Part):
-    """T on so many nodes, in FLOP/s."""
-
-    model: ModelPart | None = None
-    curve: list[tuple[int, float]] | None = None
-
-    @model_validator(mode="after")
-    def _one(self) -> ThroughputPart:
-        if (self.model is None) == (self.curve is None):
-            raise ValueError("give either model or curve")
-        if self.curve is not None and [n for n, _ in self.curve] != sorted(
-            {n for n, _ in self.curve}
-        ):
-            raise ValueError("curve: nodes must rise")
-        return self
-
-    def flops(self, nodes: int) -> Floats:
-        if self.model is not None:
-            given = self.model.model_dump()
-            return throughput.Model(replica_workers=given.pop("replica_nodes"), **given).table(
-                nodes
-            )
-        return throughput.Curve(self.curve or ()).table(nodes)
-
-
-class KnownModel(_Part):
-    parameters: float = Field(gt=0)
-    throughput: ThroughputPart
-
-
-class RunPart(_Part):
-    id: int = Field(ge=1)
-    model: str | None = None
-    throughput: ThroughputPart | None = None
-    parameters: float | None = Field(None, gt=0)
-    weight: float = Field(1, gt=0)
-    nodes: int | None = Field(None, ge=0)  # at the start; else the first division's
-    arrives_hours: float = Field(0, ge=0)
-    work_flop: float | None = Field(None, gt=0)
-
-
-class ClusterPart(_Part):
-    nodes: int = Field(ge=1, le=100_000)
-    gpus_per_node: int = Field(8, ge=1)
-    nodes_per_switch: int = Field(16, ge=1)
-
-
-class Event(_Part):
-    """One failure of a told trace: of a node, or of all nodes of a switch, both from 0."""
-
-    hours: float = Field(ge=0)
-    node: int | None = Field(None, ge=0)
-    switch: int | None = Field(None, ge=0)
-    kind: str
-    repair_hours: float | None = Field(None, gt=0)
-
-
-class FailuresPart(_Part):
-    severe: int = Field(0, ge=0)
-    others: int = Field(0, ge=0)
-    per_1000_node_days: float = Field(0, ge=0)
-    law: Literal["exponential", "weibull"] = "exponential"
-    shape: float = Field(1, gt=0)
-    switch_failures_per_year: float = Field(0, ge=0)
-    shares: dict[str, float] | None = None
-    events: list[Event] | None = None
-
-
-class RepairPart(_Part):
-    law: laws.Law = "exponential"
-    mean_hours: float = Field(gt=0)
-    shape: float = Field(1, gt=0)
-
-
-class QueuePart(_Part):
-    freed: Freed = Freed.OURS
-    others_waiting: float = Field(0, ge=0, le=1)
-    others_hold_hours: float = Field(24, gt=0)
-
-
-class ScenarioPart(_Part):
-    name: str
-    about: str = ""
-    days: float = Field(gt=0, le=3650)
-    cluster: ClusterPart
-    runs: str | list[RunPart]
-    start: Literal["replan", "equal", "weighted", "by_size"] = "replan"
-    failures: FailuresPart
-    repair: RepairPart
-    queue: QueuePart = Field(default_factory=lambda: QueuePart.model_validate({}))
-    sources: dict[str, str] = {}
-
-
-class Seconds(_Part):
-    restart: float = Field(ge=0)
-    swap: float = Field(ge=0)
-    shrink: float = Field(ge=0)
-    grow: float = Field(ge=0)
-    requeue: float = Field(ge=0)
-    start: float = Field(ge=0)
-    retry: float = Field(ge=0)
-
-
-class PolicyPart(_Part):
-    name: str
-    about: str
-    rule: str
-    detection_seconds: dict[Method, float]
-    transition_seconds: Seconds
-    redone_seconds: float = Field(ge=0)
-    healthy_percent: float = Field(100, gt=0, le=100)
-    keeps_failed: bool = False
-    foresees: bool = False
-    floors: bool = True
-    margin: float = Field(1, ge=0)
-    sources: dict[str, str]
+P = TypeVar("P", bound=Part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,9 +157,8 @@ def _policy(part: PolicyPart, place: str) -> Policy:
 
 def _laws(part: ScenarioPart) -> laws.Laws:
     failures, repair = part.failures, part.repair
-    for kind in failures.shares or {}:
-        if kind not in KINDS:
-            raise BadInput(f"failures.shares.{kind}: unknown; kinds: {', '.join(KINDS)}")
+    if failures.shares is not None:
+        _check_shares(failures, failures.shares)
     between = None
     if failures.per_1000_node_days:
         mean = 1000 * DAY / failures.per_1000_node_days
@@ -296,6 +171,19 @@ def _laws(part: ScenarioPart) -> laws.Laws:
         switches_per_year=failures.switch_failures_per_year,
         shares=failures.shares,
     )
+
+
+def _check_shares(failures: FailuresPart, shares: Mapping[str, float]) -> None:
+    for kind in shares:
+        if kind not in KINDS:
+            raise BadInput(f"failures.shares.{kind}: unknown; kinds: {', '.join(KINDS)}")
+    if min(shares.values(), default=0) < 0 or not sum(shares.values()):
+        raise BadInput("failures.shares: must not be negative, nor all zero")
+    severe = [KINDS[kind].severity == 1 for kind, share in shares.items() if share]
+    if failures.severe and not any(severe):
+        raise BadInput("failures.shares: no kind of severity 1 for failures.severe")
+    if failures.others and all(severe):
+        raise BadInput("failures.shares: no kind of severity 2 or 3 for failures.others")
 
 
 def _told(part: ScenarioPart) -> tuple[Failure, ...]:
@@ -326,6 +214,8 @@ def _runs(given: str | list[RunPart], nodes: int) -> tuple[RunSpec, ...]:
         given = [_parsed(RunPart, run, f"mixes.{given}") for run in known[given]]
     if len({run.id for run in given}) != len(given):
         raise BadInput("runs: two runs have the same id")
+    if (begin := sum(run.nodes or 0 for run in given if not run.arrives_hours)) > nodes:
+        raise BadInput(f"runs: they begin with {begin} nodes, the cluster has {nodes}")
     return tuple(_run(run, nodes, f"runs.{i}") for i, run in enumerate(given))
 
 
@@ -356,7 +246,7 @@ def _run(run: RunPart, nodes: int, place: str) -> RunSpec:
     )
 
 
-def _parsed(kind: type[Part], given: object, place: str) -> Part:
+def _parsed(kind: type[P], given: object, place: str) -> P:
     try:
         return kind.model_validate(given)
     except ValidationError as error:

@@ -60,6 +60,12 @@ def test_a_told_trace_is_read_as_it_is_written(tmp_path: Path) -> None:
         ({"runs": [{"id": 1, "model": "405B"}]}, "runs.0: it has no legal size on 4 nodes"),
         ({"runs": [{"id": 1, "model": "13B", "nodes": 3}]}, "runs.0.nodes: 3 is no legal size"),
         ({"runs": SMALL["runs"][:1] * 2}, "two runs have the same id"),
+        ({"cluster": {"nodes": 3}, "failures": {}}, "runs: they begin with 4 nodes, the cluster"),
+        (
+            {"failures": {"severe": 1, "shares": {"CUDA error": 1}}},
+            "failures.shares: no kind of severity 1 for failures.severe",
+        ),
+        ({"failures": {"shares": {"CUDA error": 0}}}, "failures.shares: must not be negative"),
         ({"days": -1}, "days"),
         ({"colour": 1}, "colour"),
         ({"repair": {"mean_hours": 0}}, "repair.mean_hours"),
