@@ -125,8 +125,9 @@ def stop_unicrond(head: int) -> None:
     loop = unicrond_loop(head)
     if loop is None:
         return
-    processes.send_signal(loop, signal.SIGKILL)
+    processes.send_signal(loop, signal.SIGSTOP)  # its children are to be seen, and no new one made
     daemon = _children(head, loop)
+    processes.send_signal(loop, signal.SIGKILL)
     for process in daemon:
         processes.send_signal(process, signal.SIGTERM)
     deadline = time.monotonic() + 10
