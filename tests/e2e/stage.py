@@ -84,6 +84,12 @@ class Stage:
     def down(self) -> None:
         self.lab.down()
 
+    def stop_unicrond(self) -> None:
+        """As a stop of the service does; nobody is there when it returns."""
+        self.lab.stop_unicrond()
+        assert self.unicrond_pid() is None
+        assert self.health() == {}
+
     def make_whole(self) -> None:
         """Mends whatever the test before broke."""
         self.agent_conf()
@@ -168,6 +174,15 @@ class Stage:
 
     def inside(self, node: str) -> list[processes.Process]:
         return processes.living_in(processes.node_inits(self.name)[node])
+
+    def is_agent(self, process: processes.Process) -> bool:
+        """Not srun, which speaks of it too, nor the guardian, its child."""
+        mine = "agent.pyz" in " ".join(process.arguments) and process.name.startswith("python")
+        parent = processes.read_process(process.parent)
+        return mine and "agent.pyz" not in " ".join(parent.arguments if parent else ())
+
+    def environment(self, process: processes.Process) -> dict[str, str]:
+        return processes.environment(process.pid)
 
     def processes_of_users(self, node: str) -> list[str]:
         return [" ".join(p.arguments)[:120] for p in self.inside(node) if p.uid > 60920]
@@ -312,6 +327,12 @@ class Training:
     # what unicrond says
     def run(self) -> dict[str, Any]:
         return self.stage.api(f"runs/{self.job}")
+
+    def agent(self, node: str) -> dict[str, Any]:
+        """As unicrond knows it."""
+        agents = self.run().get("agents", [])
+        unknown = {"connected": False, "last_heard": 0.0}
+        return next((a for a in agents if a["node"] == node), unknown)
 
     def incidents(self) -> list[dict[str, Any]]:
         """The oldest first."""

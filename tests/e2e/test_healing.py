@@ -89,18 +89,13 @@ def test_a_node_that_was_cut_off_writes_nothing_into_what_went_on_without_it(sta
     stage.lab.fault("cut-link", node="n1")  # rank 0, which keeps the checkpoint, and batch host
     training.until("the survivors", lambda: training.generations() == [1, 2])
     stage.lab.fault("restore-link", node="n1")
-    training.until("the cut node is heard", lambda: agent_of(training, "n1")["connected"])
+    training.until("the cut node is heard", lambda: training.agent("n1")["connected"])
     mark = training.until_step(40, generation=2).time
     old = [s for s in training.of(1) if s.node == "n1"]
     new = min(s.time for s in training.of(2))
     assert max(s.time for s in old) < new < mark
     assert training.checkpoint()["generation"] == 2
     assert not any("lockstep" in line for line in stage.processes_of_users("n1"))
-
-
-def agent_of(training: Training, node: str) -> dict[str, object]:
-    agents: list[dict[str, object]] = training.run().get("agents", [])
-    return next((a for a in agents if a["node"] == node), {"connected": False})
 
 
 def test_a_persons_reason_for_a_drain_is_never_overwritten(stage: Stage) -> None:
