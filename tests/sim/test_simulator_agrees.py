@@ -132,12 +132,13 @@ def test_a_node_that_returns_does_not_make_a_run_grow() -> None:
     assert trains(outcome, 1, 5 * HOUR) == frozenset(assignment.nodes) == {"n1", "n3"}
 
 
-def test_unlike_production_a_queued_run_may_have_its_repaired_node_again() -> None:
-    """Production excludes a lost node from the requeued job, and nothing takes that back."""
+def test_a_queued_run_may_have_its_repaired_node_again() -> None:
+    """A drained node is not excluded besides: the drain ends with the repair."""
     world, job, outcome = with_a_node_back(3, 3)
-    assert (world.slurm.snapshot().allocations or {})[job].state is JobState.PENDING
+    assignment = world.run(job).assignment
+    assert assignment is not None
     assert trains(outcome, 1, 2 * HOUR - 1) == frozenset()
-    assert trains(outcome, 1, 5 * HOUR) == {"n1", "n2", "n3"}
+    assert trains(outcome, 1, 5 * HOUR) == frozenset(assignment.nodes) == {"n1", "n2", "n3"}
 
 
 def test_a_run_that_ends_makes_room_for_a_queued_one() -> None:

@@ -43,9 +43,15 @@ def unreachable(state: State, run: Run, now: float) -> frozenset[str]:
     return frozenset(v.node for v in views if not v.connected or v.last_heard < oldest)
 
 
+def drained_by_us(state: State, node: str) -> bool:
+    """Whether Slurm keeps every job off this node on our word."""
+    known = state.nodes.get(node)
+    return known is not None and known.reason.startswith(OUR_REASON)
+
+
 def avoided(state: State, run: Run) -> frozenset[str]:
     """Nodes that we drained or are about to: no generation starts there."""
-    ours = {name for name, node in state.nodes.items() if node.reason.startswith(OUR_REASON)}
+    ours = {name for name in state.nodes if drained_by_us(state, name)}
     leaving = {
         loss.node
         for loss in run.losses

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from transition.membership import NO_RESTART, Choice, Trouble, assign, choose
 from unicrond.core.cycle import Cycle
-from unicrond.core.guards import avoided, lease_of, restarts_left, unreachable
+from unicrond.core.guards import avoided, drained_by_us, lease_of, restarts_left, unreachable
 from unicrond.model.cluster import JobState
 from unicrond.model.decision import Action, ActionKind, Outcome, OutcomeState
 from unicrond.model.incident import Incident, IncidentState
@@ -240,7 +240,9 @@ def _advance_requeue(cycle: Cycle, run: Run, healing: Healing) -> None:
     restart = allocation.restarts if allocation and allocation.state is JobState.PENDING else 0
     if run.state is RunState.REQUEUED and restart > healing.expedited:
         run = cycle.put(replace(run, healing=replace(healing, expedited=restart)))
-        cycle.act(healing.incident_id, run, ActionKind.EXPEDITE, exclude=list(healing.exclude))
+        # an exclusion outlives the repair of its node, a drain does not: so only where none holds
+        exclude = [n for n in healing.exclude if not drained_by_us(cycle.state, n)]
+        cycle.act(healing.incident_id, run, ActionKind.EXPEDITE, exclude=exclude)
     elif run.state is RunState.HEALING and cycle.now > healing.deadline:
         _call_person(
             cycle,
