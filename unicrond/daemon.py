@@ -32,6 +32,7 @@ from unicrond.hands import ORDERS, on_slurm
 from unicrond.link.handshake import NO_RUN, Verdict
 from unicrond.link.munge import MungeCredentials
 from unicrond.link.server import LinkServer
+from unicrond.link.tasks import end_all
 from unicrond.loop import Loop, SystemClock
 from unicrond.model.cluster import JobState
 from unicrond.model.decision import Action, ActionKey, ActionKind, Outcome, OutcomeState
@@ -99,9 +100,7 @@ class Daemon:
         )
         await stop.wait()
         notify("STOPPING=1")
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_all(self._tasks)
         await self._control.stop()
         await self._link.stop()
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -54,8 +54,9 @@ class Loop:
     async def run(self, after_turn: Callable[[], None]) -> None:
         """Until cancelled. A turn that raises is a broken invariant: it ends the daemon, loudly."""
         while True:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), self._until_tick())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._until_tick()):
+                    await self._woken.wait()
             self._turn()
             after_turn()
             await asyncio.sleep(0)  # let the edges speak between two turns

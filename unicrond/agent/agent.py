@@ -32,6 +32,7 @@ from unicrond.link.client import DaemonLink
 from unicrond.link.frames import Body
 from unicrond.link.handshake import Identity
 from unicrond.link.munge import MungeCredentials
+from unicrond.link.tasks import end_all
 from unicrond.model.incident import SignalKind
 from unicrond.model.run import Phase, Slot
 
@@ -131,9 +132,7 @@ class Agent:
     async def _close(self) -> None:
         self._conductor.cancel()
         self._sensors.stop()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_all(self._tasks)
         self._socket.close()
         await asyncio.to_thread(self._copy.finish, FLUSH_SECONDS)
 

@@ -77,7 +77,8 @@ class SlurmWatcher:
         while True:
             allowance = pause + self._allowance_seconds
             try:
-                line = await asyncio.wait_for(process.stdout.readline(), allowance)
+                async with asyncio.timeout(allowance):
+                    line = await process.stdout.readline()
                 if not line:
                     return looks, "the Slurm watcher ended"
                 look = decoder.decode(line)
@@ -93,7 +94,8 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(TimeoutError):  # only if something left the group with our pipe
-        await asyncio.wait_for(process.communicate(), END_SECONDS)
+        async with asyncio.timeout(END_SECONDS):
+            await process.communicate()
 
 
 def watch_command(

@@ -1,0 +1,29 @@
+"""Tasks end, also those that forget that they were told to."""
+
+from __future__ import annotations
+
+import asyncio
+
+from unicrond.link.tasks import end_all
+
+
+def test_a_task_that_forgets_a_cancellation_is_told_again() -> None:
+    async def forgetful() -> None:
+        for _ in range(2):
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                continue
+        await asyncio.sleep(60)
+
+    async def story() -> None:
+        tasks = [asyncio.create_task(forgetful()), asyncio.create_task(asyncio.sleep(60))]
+        await asyncio.sleep(0)
+        assert await end_all(tasks)
+        assert all(task.cancelled() for task in tasks)
+
+    asyncio.run(story())
+
+
+def test_nothing_to_end_is_no_trouble() -> None:
+    assert asyncio.run(end_all([]))
