@@ -11,7 +11,6 @@ from world import World
 from simulator.engine import Outcome, simulate
 from simulator.library import policies
 from simulator.model import HOUR, Cluster, Failure, RunSpec
-from unicrond.model.cluster import JobState
 from unicrond.model.events import AgentLeft
 from unicrond.model.run import RunState
 
