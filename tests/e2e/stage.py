@@ -78,7 +78,8 @@ class Stage:
         self.lab.up(LabSpec(nodes=len(NODES), gpus_per_node=GPUS, unicron_toml=toml, unicrond=True))
         programs = self.lab.paths.inside("/opt/unicron/e2e")
         programs.mkdir()
-        shutil.copy(HERE / "lockstep.py", programs)
+        for name in ("lockstep.py", "impostor.py", "nuisance.py"):
+            shutil.copy(HERE / name, programs)
         until("unicrond answers", lambda: self.health().get("slurm") == "ok")
 
     def down(self) -> None:

@@ -1,0 +1,71 @@
+"""Users who lie, forge and shout: nothing of others is touched, and no node is drained for it."""
+
+from __future__ import annotations
+
+import pytest
+from stage import LOCKSTEP, Stage, Training, until
+
+pytestmark = pytest.mark.slurm
+
+XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=4711, name=python, GPU has fallen off the bus."
+
+
+def impostor(stage: Stage, user: str, run: int, node: str, how: str = "genuine") -> str:
+    program = ["python3", "/opt/unicron/e2e/impostor.py", str(run), node, how]
+    env = {"PYTHONPATH": "/opt/unicron/lib"}
+    return stage.lab.exec(program, user=user, node="n6", env=env).stdout.strip()
+
+
+def test_nobody_speaks_for_a_job_of_somebody_else(stage: Stage) -> None:
+    training = stage.training()
+    assert impostor(stage, "bob", training.job, "n2") == f"refused: job {training.job} is not yours"
+    assert "refused" in impostor(stage, "alice", training.job, "n6"), "not a node of the job"
+    assert "has an agent already" in impostor(stage, "alice", training.job, "n2")
+    assert "refused" in impostor(stage, "alice", 0, "n6"), "a sensor's word is root's"
+    assert "Invalid credential" in impostor(stage, "alice", training.job, "n2", "forged")
+    assert "was used before" in impostor(stage, "alice", training.job, "n2", "replayed")
+    training.goes_on()
+    assert training.generations() == [1]
+    assert training.incidents() == []
+    assert all(agent["connected"] for agent in training.run()["agents"])
+
+
+def memory_kilobytes(pid: int | None) -> int:
+    with open(f"/proc/{pid}/status") as status:  # noqa: PTH123
+        return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+
+
+def test_noise_and_floods_on_the_agents_port_leave_unicrond_at_work(stage: Stage) -> None:
+    training = stage.training()
+    pid = stage.unicrond_pid()
+    before = memory_kilobytes(pid)
+    noise = stage.lab.exec(["python3", "/opt/unicron/e2e/nuisance.py"], user="bob", node="n5")
+    taken = dict(line.rsplit(": ", 1) for line in noise.stdout.splitlines())
+    assert len(taken) == 10
+    assert all(int(n) < 32 << 20 for n in taken.values()), f"cut off early: {taken}"
+    training.kill_rank(1)
+    training.goes_on(generation=2)
+    assert stage.unicrond_pid() == pid
+    assert memory_kilobytes(pid) < before + 50_000
+    until("nothing is left half open", lambda: stage.health()["agents_connected"] == 3)
+    assert {s.node for s in training.of(2)} == {"n1", "n2", "n3"}
+
+
+def cries_wolf(stage: Stage) -> Training:
+    """A rank that dies with a broken GPU's words on its lips."""
+    program = f"{LOCKSTEP} --end 1 10 1 --last-words '{XID}'"
+    training = stage.submit(program, "--min-nodes=2")
+    training.goes_on(generation=2)
+    return training
+
+
+def test_a_user_who_claims_broken_hardware_moves_his_own_run_and_drains_nothing(
+    stage: Stage,
+) -> None:
+    for _ in range(2):  # nor does saying it twice
+        training = cries_wolf(stage)
+        assert {s.node for s in training.of(2)} == {"n1", "n3"}
+        assert training.run()["shunned"] == ["n2"]
+        assert "drain" not in training.kinds()
+        assert stage.reasons() == {}
+        stage.cancel_all()
