@@ -45,16 +45,9 @@ def on_snapshot(cycle: Cycle, snapshot: Snapshot) -> None:
 def _look(cycle: Cycle, run: Run, allocation: Allocation | None) -> None:
     if allocation is None:
         if not any(view.connected for view in run.agents.values()):
-            end(
-                cycle,
-                run,
-                RunState.FAILED
-                if run.finished_code
-                else RunState.COMPLETED
-                if run.finished_code == 0
-                else RunState.FAILED,
-                "Slurm no longer knows the job",
-            )
+            completed = run.finished_code == 0
+            state = RunState.COMPLETED if completed else RunState.FAILED
+            end(cycle, run, state, "Slurm no longer knows the job")
         return
     cycle.touched.add(run.run_id)
     match allocation.state:

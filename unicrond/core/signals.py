@@ -57,10 +57,6 @@ def on_signal(cycle: Cycle, signal: Signal) -> None:
                 f"{signal.node} could not start its ranks: {signal.text}",
                 program=True,
             )
-        case _:
-            cycle.note(
-                "signal", f"{signal.node}: {signal.kind} {signal.text}", run, node=signal.node
-            )
 
 
 def _report(

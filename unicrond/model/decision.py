@@ -18,8 +18,8 @@ class ActionKind(StrEnum):
     # Slurm
     DRAIN = "drain"
     SHRINK = "shrink"  # keep: nodes that stay
-    REQUEUE = "requeue"  # exclude: nodes
-    EXPEDITE = "expedite"  # StartTime=now once the requeued job is pending
+    REQUEUE = "requeue"  # restarts: Slurm's count before
+    EXPEDITE = "expedite"  # exclude: nodes; StartTime=now once the requeued job is pending
     # the network
     PROBE = "probe"  # TCP to the node's slurmd port
     # people

@@ -11,16 +11,9 @@ class SignalKind(StrEnum):
     RANK_EXITED = "rank_exited"  # data: exit_code, signal, stderr (last lines)
     EXCEPTION = "exception"  # text: its traceback; the rank may hang in its tear-down
     SLOW = "slow"  # an iteration over 3 x the average; data: as detectors.hang.Evidence
-    AGENT_SILENT = "agent_silent"  # no frame for longer than allowed, connection still open or not
-    AGENT_CLOSED = "agent_closed"  # the connection was closed although the run goes on
     HARDWARE = "hardware"  # data: source, kind, severity, where, count (detectors.readings)
     LEASE_EXPIRED = "lease_expired"  # an agent stopped its ranks because it heard nobody
-    NODE_DOWN = "node_down"  # Slurm's word
-    NODE_DRAINED = "node_drained"
-    PROBE_FAILED = "probe_failed"  # the node's slurmd port, three times
-    PROBE_PASSED = "probe_passed"
     START_FAILED = "start_failed"  # a generation could not be started on a node
-    MANY_SILENT = "many_silent"
 
 
 class Severity(StrEnum):
