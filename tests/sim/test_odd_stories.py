@@ -307,3 +307,13 @@ def test_what_was_only_observed_and_did_no_harm_ends(world: World) -> None:
     assert len(world.core.state.incidents) == 1
     world.pass_seconds(60)
     assert world.core.state.incidents == {}
+
+
+def test_a_node_that_an_admin_takes_from_a_job_is_left_and_not_drained(world: World) -> None:
+    job = running(world, min_nodes=2)
+    world.slurm.shrink(job, ["n1", "n3"])
+    heals(world, job)
+    assert world.run(job).assignment.nodes == ("n1", "n3")
+    world.pass_seconds(100)
+    assert ActionKind.DRAIN not in kinds(world)
+    assert world.core.state.incidents == {}

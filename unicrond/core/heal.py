@@ -100,7 +100,8 @@ def _advance_stop(cycle: Cycle, run: Run, healing: Healing) -> None:
     if not unproved and not healing.proved_at:
         healing = replace(healing, proved_at=cycle.now)
         run = cycle.put(replace(run, healing=healing))
-    heard = [run.agents[n].last_heard for n in healing.lost if n in run.agents]
+    lost = [run.agents[n] for n in healing.lost if n in run.agents]
+    heard = [view.last_heard for view in lost if not _stopped(view, run)]
     if healing.hidden:  # their peers tell them that they stopped
         heard.append(healing.proved_at)
     lease_over = max(heard, default=0.0) + lease_of(run, cycle.state.policy)

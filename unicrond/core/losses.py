@@ -1,6 +1,7 @@
 """A lost node on its way out: confirmed, drained, given back. The heal waits for none of it.
 
-suspected ──(Slurm says down, or took it; or three probes failed)──> confirmed
+suspected ──(Slurm says down, or three probes failed)──> confirmed
+suspected ──(taken from the job by a person, and well)──> released, not drained
 confirmed ──(lease over, budget left)──> drain ──> shrink ──> released
 suspected ──(heard again)──> returned;  ──(nobody confirms in time)──> unconfirmed, left alone
 """
@@ -49,6 +50,9 @@ def on_outcome(cycle: Cycle, run: Run, action: Action, outcome: Outcome) -> None
         failed = done and outcome.data.get("passed") is False
         if failed and _witnessed(run, loss):
             _put(cycle, run, replace(loss, state=LossState.CONFIRMED), "its slurmd does not answer")
+        elif done and not failed and _taken(cycle, run, loss.node):
+            words = "it was taken from the job and is well: not drained"
+            _put(cycle, run, replace(loss, state=LossState.RELEASED), words)
         else:
             _put(cycle, run, loss)
     elif not done and not cycle.state.acts_for(run):
@@ -71,8 +75,6 @@ def _confirm(cycle: Cycle, run: Run, loss: Loss) -> None:
     node = cycle.state.nodes.get(loss.node)
     if node is not None and node.state is NodeState.DOWN:
         _put(cycle, run, replace(loss, state=LossState.CONFIRMED), "Slurm says it is down")
-    elif _taken(cycle, run, loss.node):
-        _put(cycle, run, replace(loss, state=LossState.CONFIRMED), "Slurm took it from the job")
     elif cycle.now > loss.deadline:
         _put(
             cycle,
