@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -37,9 +38,18 @@ def _tree() -> Iterator[Path]:
             yield path
 
 
-TREE = tuple(_tree())
-MODULES = tuple(path for path in TREE if path.suffix == ".py")
-PARSED = {path: ast.parse(path.read_text()) for path in MODULES}
+@cache
+def tree() -> tuple[Path, ...]:
+    return tuple(_tree())
+
+
+def modules() -> list[Path]:
+    return [path for path in tree() if path.suffix == ".py"]
+
+
+@cache
+def parsed() -> dict[Path, ast.Module]:
+    return {path: ast.parse(path.read_text()) for path in modules()}
 
 
 def _name(path: Path) -> str:
@@ -52,38 +62,40 @@ def _lines(path: Path) -> int:
 
 def test_pyproject_lists_every_package_and_no_other() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    folders = (path.parent.relative_to(ROOT) for path in MODULES if path.name == "__init__.py")
+    folders = (path.parent.relative_to(ROOT) for path in modules() if path.name == "__init__.py")
     found = {".".join(folder.parts) for folder in folders if folder.parts[0] not in NOT_DISTRIBUTED}
     assert set(project["tool"]["setuptools"]["packages"]) == found
 
 
 def test_every_module_says_what_lives_there() -> None:
     assert [
-        _name(path) for path, tree in PARSED.items() if not ast.get_docstring(tree) and tree.body
+        _name(path)
+        for path, module in parsed().items()
+        if not ast.get_docstring(module) and module.body
     ] == []
 
 
 def test_no_file_is_long() -> None:
-    long = {_name(path): _lines(path) for path in MODULES if _lines(path) > MOST_LINES_OF_A_FILE}
+    long = {_name(path): _lines(path) for path in modules() if _lines(path) > MOST_LINES_OF_A_FILE}
     assert long == {}
 
 
 def test_no_function_is_long() -> None:
     functions = (
         (f"{_name(path)}:{node.name}", (node.end_lineno or 0) - node.lineno + 1)
-        for path, tree in PARSED.items()
-        for node in ast.walk(tree)
+        for path, module in parsed().items()
+        for node in ast.walk(module)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     )
     assert {name: size for name, size in functions if size > MOST_LINES_OF_A_FUNCTION} == {}
 
 
 def test_every_module_has_a_name_that_says_something() -> None:
-    assert [_name(path) for path in MODULES if path.stem in NAMELESS] == []
+    assert [_name(path) for path in modules() if path.stem in NAMELESS] == []
 
 
 def test_nothing_unfinished_and_nothing_of_a_single_machine_is_left_in_the_text() -> None:
-    texts = (path for path in TREE if path.suffix in TEXTS and path != Path(__file__))
+    texts = (path for path in tree() if path.suffix in TEXTS and path != Path(__file__))
     found = [
         f"{_name(path)}:{number}: {line.strip()[:80]}"
         for path in texts
@@ -101,14 +113,14 @@ def _rows_of_architecture() -> list[str]:
 def test_the_table_of_architecture_names_what_exists_and_all_of_it() -> None:
     named = _rows_of_architecture()
     assert [name for name in named if not (ROOT / name).exists()] == []
-    top = {path.relative_to(ROOT).parts[0] for path in TREE if path.parent != ROOT}
+    top = {path.relative_to(ROOT).parts[0] for path in tree() if path.parent != ROOT}
     missing = {name for name in top if not name.startswith(".")} - {n.split("/")[0] for n in named}
     assert missing == set()
 
 
 def test_the_table_of_architecture_names_every_part_of_the_daemon() -> None:
     named = {name.rstrip("/") for name in _rows_of_architecture()}
-    parts = {_name(path.parent) for path in MODULES if path.match("unicrond/*/__init__.py")}
+    parts = {_name(path.parent) for path in modules() if path.match("unicrond/*/__init__.py")}
     assert parts - named == set()
 
 
@@ -128,6 +140,6 @@ def test_the_picture_of_the_errors_is_true() -> None:
 
 
 def test_every_script_can_be_run() -> None:
-    scripts = [path for path in TREE if path.parent.name in {"scripts", ".ci"}]
+    scripts = [path for path in tree() if path.parent.name in {"scripts", ".ci"}]
     assert scripts
     assert [_name(path) for path in scripts if not path.stat().st_mode & 0o100] == []
