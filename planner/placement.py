@@ -54,6 +54,7 @@ def _keep(run: int, count: int, sites: Sequence[Site]) -> list[Site]:
     if 0 < count < len(pinned):
         raise Infeasible(f"run {run} cannot shrink to {count} nodes: {len(pinned)} are pinned")
     sound = Counter(site.switch for site in own if not site.lemon)
+    every = Counter(site.switch for site in own)  # where no sound one is: lemons together too
     there = {site.switch for site in pinned}
     own.sort(
         key=lambda s: (
@@ -61,6 +62,7 @@ def _keep(run: int, count: int, sites: Sequence[Site]) -> list[Site]:
             s.lemon,
             s.switch not in there,
             -sound[s.switch],
+            -every[s.switch],
             s.switch,
             s.name,
         )
