@@ -40,7 +40,7 @@ class Slurm(Protocol):
         """Requeues, unless the job's restart count is no longer `restarts`: done already."""
 
     def expedite(self, job_id: int, exclude: Sequence[str]) -> None:
-        """StartTime=now and excluded nodes, for a requeued job; Refused until it is pending."""
+        """Starts a requeued job within seconds, off excluded nodes; Refused until it is pending."""
 
 
 class Agents(Protocol):

@@ -117,7 +117,7 @@ def test_expediting_keeps_the_nodes_that_the_user_excluded(stand_in: StandIn) ->
     stand_in.answer("show job", text.replace("ExcNodeList=(null)", "ExcNodeList=n[7-8]"))
     stand_in.answer("update")
     stand_in.slurm().expedite(1, ["n6", "n8"])
-    assert stand_in.updates == ["update JobId=1 StartTime=now ExcNodeList=n[6-8]"]
+    assert stand_in.updates == ["update JobId=1 StartTime=now+2 ExcNodeList=n[6-8]"]
 
 
 def test_a_second_look_comes_before_each_act(cluster: StandIn) -> None:

@@ -19,7 +19,7 @@ class ActionKind(StrEnum):
     DRAIN = "drain"
     SHRINK = "shrink"  # keep: nodes that stay
     REQUEUE = "requeue"  # restarts: Slurm's count before
-    EXPEDITE = "expedite"  # exclude: nodes; StartTime=now once the requeued job is pending
+    EXPEDITE = "expedite"  # exclude: nodes; starts the requeued job once it is pending
     # the network
     PROBE = "probe"  # TCP to the node's slurmd port
     # people

@@ -24,6 +24,9 @@ from unicrond.slurm.parse import (
 )
 
 _TOLD_TROUBLES = 10  # the others are counted
+# A node refuses a job's new start in the second in which it killed the old one, and the job fails:
+# "Job already killed, do not launch batch job".
+SETTLE_SECONDS = 2
 _SHOW = ("scontrol", "--all", "--local", "--oneliner", "show")
 
 
@@ -71,7 +74,7 @@ class CommandLineSlurm:
     def expedite(self, job_id: int, exclude: Sequence[str]) -> None:
         text = self._show_job(job_id)
         checks.expedite_is_allowed(self._read_job(job_id, text))
-        words = ["StartTime=now"]
+        words = [f"StartTime=now+{SETTLE_SECONDS}"]
         if exclude:
             # The user's own exclusions stay.
             words.append(f"ExcNodeList={fold(sorted({*_excluded(text), *exclude}))}")
