@@ -11,7 +11,7 @@ from unicrond.model.cluster import JobState, NodeState
 from unicrond.model.decision import ActionKind, Mode
 from unicrond.model.events import AgentLeft, SignalArrived
 from unicrond.model.incident import Signal, SignalKind
-from unicrond.model.run import LossState, RunState
+from unicrond.model.run import LossState, Phase, RunState
 from unicrond.slurm.simulated import SimulatedSlurm
 
 
@@ -208,6 +208,43 @@ def test_a_dead_agent_is_started_again_although_its_peers_speak_of_it_first(worl
     world.until(lambda: world.run(job).generation == 2 and world.run(job).state is RunState.RUNNING)
     assert len(world.run(job).assignment.nodes) == 3
     assert ActionKind.SPAWN_AGENT in kinds(world)
+    assert ActionKind.REQUEUE not in kinds(world)
+
+
+def test_a_requeued_run_that_breaks_before_it_runs_is_healed_like_any_other(world: World) -> None:
+    job = running(world)
+    world.cut("n2")
+    world.until(lambda: world.run(job).restarts == 1)
+    world.agents.cut_from_unicrond.add("n4")
+    world.until(lambda: world.run(job).generation == 1001)
+    world.until(lambda: world.agents.jobs[job].agents["n1"].phase is Phase.RUNNING)
+    assert world.run(job).state is RunState.STARTING
+    world.agents.kill_rank(job, "n1")
+    world.pass_seconds(1)
+    world.agents.cut_from_unicrond.clear()
+    took = world.until(
+        lambda: world.run(job).generation == 1002 and world.run(job).state is RunState.RUNNING
+    )
+    assert took < 10
+    assert world.run(job).assignment.nodes == ("n1", "n3", "n4")
+    assert world.run(job).restarts == 1
+    assert world.core.state.incidents == {}
+
+
+def test_a_program_that_fails_at_once_is_not_requeued_for_agents_that_are_still_to_come(
+    world: World,
+) -> None:
+    """The first agent tells of its rank's end before the others have found unicrond."""
+    world.pass_seconds(10)
+    world.agents.cut_from_unicrond.add("n3")
+    job = world.submit(3)
+    world.until(lambda: job in world.core.state.runs and world.run(job).generation == 1)
+    world.until(lambda: world.agents.jobs[job].agents["n1"].phase is Phase.RUNNING)
+    world.agents.kill_rank(job, "n1", signal=None)
+    world.pass_seconds(1)
+    world.agents.cut_from_unicrond.clear()
+    world.until(lambda: world.run(job).generation == 2 and world.run(job).state is RunState.RUNNING)
+    assert world.run(job).assignment.nodes == ("n1", "n2", "n3")
     assert ActionKind.REQUEUE not in kinds(world)
 
 

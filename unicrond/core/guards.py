@@ -34,13 +34,15 @@ def lease_of(run: Run, policy: Policy) -> float:
 
 
 def unreachable(state: State, run: Run, now: float) -> frozenset[str]:
-    """Nodes whose agent takes no order now. After a start of ours they need a moment."""
+    """Nodes whose agent takes no order now. After a start of ours, and of their own, they need a
+    moment."""
     policy = state.policy
     if now < state.started_at + policy.startup_grace_seconds:
         return frozenset()
     oldest = now - policy.silence_seconds - state.lag_seconds
     views = run.agents.values()
-    return frozenset(v.node for v in views if not v.connected or v.last_heard < oldest)
+    gone = (v.node for v in views if v.last_heard < oldest or (v.agent and not v.connected))
+    return frozenset(gone)
 
 
 def drained_by_us(state: State, node: str) -> bool:

@@ -43,10 +43,10 @@ def _silent(cycle: Cycle, run: Run) -> list[str]:
     """Nodes of the present generation whose agent is not heard, and not yet accounted for."""
     if run.assignment is None:
         return []
-    known = set(run.healing.lost) | set(run.healing.spawning) if run.healing else set()
-    if run.healing and run.healing.step in (HealStep.REQUEUE, HealStep.END):
+    healing = run.healing if not run.begun_again else None
+    if healing and healing.step in (HealStep.REQUEUE, HealStep.END):
         return []
-    healing = run.healing
+    known = {*healing.lost, *healing.spawning} if healing else set()
     nodes = (*healing.nodes, *healing.hidden) if healing else run.assignment.nodes
     return [n for n in nodes if n not in known and _is_silent(cycle, run.agents.get(n))]
 

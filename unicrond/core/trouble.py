@@ -96,8 +96,10 @@ def _was_only_observed(cycle: Cycle, run: Run, incident: Incident) -> bool:
 
 def _changes_the_way(run: Run, fault: Fault) -> bool:
     healing = run.healing
-    if healing is None or healing.step in (HealStep.REQUEUE, HealStep.END):
+    if healing is None or healing.step is HealStep.END:
         return False
+    if healing.step is HealStep.REQUEUE:
+        return run.begun_again
     if fault.sick:
         return fault.node in healing.nodes
     if fault.final:

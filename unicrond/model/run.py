@@ -188,5 +188,11 @@ class Run:
     healing: Healing | None = None
     lease_seconds: float = 0.0  # the longest that an agent of it keeps
 
+    @property
+    def begun_again(self) -> bool:
+        """The job that was requeued has begun a generation, which can break like any other."""
+        requeued = self.healing is not None and self.healing.step is HealStep.REQUEUE
+        return requeued and self.state is RunState.STARTING and self.assignment is not None
+
     def loss_of(self, node: str) -> Loss | None:
         return next((loss for loss in reversed(self.losses) if loss.node == node), None)
