@@ -23,7 +23,10 @@ from unicrond.agent.facts import Facts, to_json
 SCONTROL = """#!/bin/sh
 case $1 in
 ping) test ! -e {folder}/slurmctld-down && echo 'Slurmctld(primary) at head is UP' ;;
-show) echo 'JobId={run_id} Restarts=0 Requeue=1' ;;
+show)
+    test $2 = hostnames && echo {nodes} && exit
+    state=RUNNING; test -e {folder}/job-over && state=COMPLETED
+    echo "JobId={run_id} JobState=$state Requeue=1 Restarts=0 ReqNodeList=(null) NodeList=n[1-9]" ;;
 requeue) echo "$2" >>{folder}/requeued ;;
 *) exit 1 ;;
 esac
@@ -64,7 +67,8 @@ class Job:
         self._environment = self._variables()
 
     def _write(self, unattended: float, lease: float) -> None:
-        names = {"folder": self.folder, "run_id": self.run_id, "python": sys.executable}
+        names = {"folder": self.folder, "run_id": self.run_id, "python": sys.executable,
+                 "nodes": " ".join(self.nodes)}  # fmt: skip
         for name, text in (("scontrol", SCONTROL), ("srun", SRUN)):
             script = self.folder / "bin" / name
             script.parent.mkdir(exist_ok=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -128,6 +129,29 @@ def test_what_fails_again_is_requeued_once_and_counted(tmp_path: Path) -> None:
         assert job.file("requeued").split()[0] == str(job.run_id)
         record = json.loads(job.file("record.json"))
         assert record == {"generation": 2, "requeues_without_progress": 1}
+
+
+@beside_others
+def test_a_job_that_is_over_is_not_brought_back_by_an_agent_that_missed_its_end(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "job-over").touch()
+    with Job(tmp_path, 1, ["sh", "-c", "exit 7"]) as job:
+        until(lambda: "requeueing the job" in job.log("n1"))
+        until(lambda: json.loads(job.file("record.json"))["requeues_without_progress"] == 1)
+        time.sleep(1.0)
+        assert not job.file("requeued")
+
+
+@beside_others
+def test_an_agent_that_was_cut_off_leaves_once_its_job_is_over(tmp_path: Path) -> None:
+    with Job(tmp_path, 2, ["sh", "-c", WORK], unattended=60.0) as job:
+        until(lambda: job.ranks("n1") and job.ranks("n2"))
+        job.signal_agent("n2", signal.SIGSTOP)
+        until(lambda: "heard neither unicrond nor n2" in job.log("n1"))
+        assert job.agents["n1"].poll() is None, "Slurm still counts it to the job"
+        (tmp_path / "job-over").touch()
+        assert job.agents["n1"].wait(30.0) == 143
 
 
 @beside_others

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 import pwd
+import random
 import signal
 import time
 from collections.abc import Coroutine, Mapping
@@ -27,6 +28,7 @@ from unicrond.agent.output import OutputCopy
 from unicrond.agent.ranksocket import RankSocket
 from unicrond.agent.sensors import choice, runner
 from unicrond.agent.settings import Settings
+from unicrond.errors import SlurmUnavailable
 from unicrond.link import messages
 from unicrond.link.client import DaemonLink
 from unicrond.link.frames import Body
@@ -40,6 +42,7 @@ log = logging.getLogger(__name__)
 TICK_SECONDS = 0.25
 PING_SECONDS = 5.0
 DAEMON_AWAY_SECONDS = 3.0
+LOOK_SECONDS = 10.0
 UNHEARD_DRAIN_SECONDS = 0.2  # nobody is there to take it
 FLUSH_SECONDS = 3.0
 
@@ -61,6 +64,8 @@ class Agent:
         self._started = time.monotonic()
         self._slurm_at = self._started  # it has just started this job
         self._pinged_at = -math.inf
+        self._cut_off = -1  # generation in which the lease ran out here
+        self._look_at = 0.0
         self._tasks: set[asyncio.Task[object]] = set()
         self._lease = lease.LeaseConfig(
             settings.lease_seconds,
@@ -159,6 +164,7 @@ class Agent:
         if not self._guardian.tick():
             log.error("the guardian is gone: a stuck agent would not lose its ranks")
         self._check_lease(now)
+        self._look_whether_it_is_over(now)
         self._node.progressed(self._node.state.generation, self._inside.look())
         self._sensors.check(now)
         self._fellows.tell_newcomers()
@@ -182,7 +188,28 @@ class Agent:
             self._lease,
         )
         if reason:
+            self._cut_off = state.generation
             self._node.lose_lease(reason)
+
+    def _look_whether_it_is_over(self, now: float) -> None:
+        """A node that was cut off may come back after the end of its job, which nobody told it."""
+        state = self._node.state
+        waits = state.phase is Phase.BROKEN and state.generation == self._cut_off
+        if not waits or state.closing or now < self._look_at:
+            return
+        self._look_at = now + LOOK_SECONDS * random.uniform(0.5, 1.5)
+        if self._daemon_age(now) > DAEMON_AWAY_SECONDS:
+            self._keep_going(self._end_if_over())
+
+    async def _end_if_over(self) -> None:
+        job = self._job
+        try:
+            standing = await slurm.standing(job.run_id, job.restarts, job.node)
+        except SlurmUnavailable:
+            return
+        if standing is slurm.Standing.OVER:
+            log.warning("the job is over, Slurm says")
+            self._ending.terminated()
 
     def _ask_slurm(self, now: float) -> None:
         """While unicrond is away the hubs ask slurmctld; never else, to spare it."""

@@ -217,7 +217,7 @@ class Conductor:
         """As the owner, and only if the job is still the one that we know."""
         await self._count_requeue()
         try:
-            await slurm.requeue(self._job.run_id, self._job.restarts)
+            await slurm.requeue(self._job.run_id, self._job.restarts, self._job.node)
         except SlurmUnavailable as error:
             log.warning("leader: %s", error)
         except Refused as error:

@@ -138,7 +138,8 @@ class Ending:
     async def _complete(self, exit_code: int) -> None:
         """Only this start of the job: it may have been requeued meanwhile."""
         job = self._job
-        if await slurm.restarts_of(job.run_id) != job.restarts:
+        held = await slurm.standing(job.run_id, job.restarts, job.node)
+        if held is not slurm.Standing.HELD:
             return
         try:
             await asyncio.to_thread(slurm.complete, job.run_id, exit_code)

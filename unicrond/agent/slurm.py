@@ -13,9 +13,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from unicrond.errors import Refused, SlurmUnavailable
+from unicrond.model.strenum import StrEnum
 
 TIMEOUT_SECONDS = 10.0
 PING_TIMEOUT_SECONDS = 4.0
+# What comes after COMPLETING is not shown: a job that was cancelled would be brought back to life.
+_HOLDING = ("RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT", "CONFIGURING")
 # Of the job these stay valid in a step of a step; of the step and the task they mislead srun.
 _STEP_ONLY = re.compile(
     r"SLURM_(STEP|STEPID|PROCID|LOCALID|NODEID|TASK|GTIDS|NTASKS|NPROCS|LAUNCH|SRUN|CPU_BIND"
@@ -54,18 +57,35 @@ async def answers() -> bool:
     return re.search(r"\bis UP\b", text) is not None
 
 
-async def restarts_of(run_id: int) -> int:
-    """Slurm's count of requeues. Raises SlurmUnavailable."""
+class Standing(StrEnum):
+    """Of a node in one start of a job."""
+
+    HELD = "held"
+    TAKEN = "taken"  # the job goes on without it
+    OVER = "over"  # the job has ended, or was requeued
+
+
+async def standing(run_id: int, restarts: int, node: str) -> Standing:
+    """Slurm's word. Raises SlurmUnavailable."""
     code, text = await _run(["scontrol", "show", "job", "-o", str(run_id)])
-    found = re.search(r"\bRestarts=(\d+)", text)
+    if "Invalid job id" in text:
+        return Standing.OVER
+    found = re.search(r"\sJobState=(\w+).*?\sRestarts=(\d+).*?\sNodeList=(\S*)", f" {text}")
     if code or not found:
         raise SlurmUnavailable(f"scontrol show job {run_id}: {text[-200:]}")
-    return int(found.group(1))
+    state, count, nodes = found.groups()
+    if state not in _HOLDING or int(count) != restarts:
+        return Standing.OVER
+    code, text = await _run(["scontrol", "show", "hostnames", nodes])
+    if code:
+        raise SlurmUnavailable(f"scontrol show hostnames {nodes}: {text[-200:]}")
+    return Standing.HELD if node in text.split() else Standing.TAKEN
 
 
-async def requeue(run_id: int, restarts: int) -> None:
-    """Unless it was requeued already. Raises Refused or SlurmUnavailable."""
-    if await restarts_of(run_id) != restarts:
+async def requeue(run_id: int, restarts: int, node: str) -> None:
+    """Unless it was requeued already, or is over, or goes on without this node: an agent that was
+    cut off may know of none of it. Raises Refused or SlurmUnavailable."""
+    if await standing(run_id, restarts, node) is not Standing.HELD:
         return
     code, text = await _run(["scontrol", "requeue", str(run_id)])
     if code:
