@@ -94,7 +94,9 @@ def test_a_node_that_was_cut_off_writes_nothing_into_what_went_on_without_it(sta
     old = [s for s in training.of(1) if s.node == "n1"]
     new = min(s.time for s in training.of(2))
     assert max(s.time for s in old) < new < mark
-    assert training.checkpoint()["generation"] == 2
+    training.until("its own checkpoint", lambda: training.checkpoint()["generation"] == 2)
+    training.until_step(max(s.step for s in training.of(2)) + 20, generation=2)
+    assert training.checkpoint()["generation"] == 2, "and nobody of before writes over it"
     assert not any("lockstep" in line for line in stage.processes_of_users("n1"))
 
 
