@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from stage import LOCKSTEP, Stage, until
+from stage import Stage, until
 
 pytestmark = pytest.mark.slurm
 
