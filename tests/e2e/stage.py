@@ -137,6 +137,10 @@ class Stage:
         for user in ("alice", "bob"):
             self.lab.exec(["scancel", f"--user={user}"])
         until("no job is left", lambda: not self.squeue())
+        until("no process either", lambda: not any(map(self.processes_of_users, self._powered())))
+
+    def _powered(self) -> list[str]:
+        return sorted(processes.node_inits(self.name))
 
     # configuration
     def agent_conf(self, **seconds: float) -> None:

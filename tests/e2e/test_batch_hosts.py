@@ -77,6 +77,7 @@ def test_a_run_whose_batch_host_is_back_later_ends_completed(story: Story) -> No
     shrunk = ["RESIZING", "COMPLETED"]  # a row for each size
     until("sacct too", lambda: story.stage.lab.exec(recorded).stdout.split() == shrunk)
     assert {s.node for s in training.of(2)} == {"n2"}, "nothing of its old ranks came back"
+    until("its old agent is gone", lambda: not story.stage.processes_of_users("n1"))
     story.stage.return_to_service("n1")  # with n2, n4 and n6 room for the other two
 
 

@@ -90,7 +90,8 @@ def test_a_node_that_was_cut_off_writes_nothing_into_what_went_on_without_it(sta
     training.until("the survivors", lambda: training.generations() == [1, 2])
     stage.lab.fault("restore-link", node="n1")
     training.until("the cut node is heard", lambda: training.agent("n1")["connected"])
-    mark = training.until_step(40, generation=2).time
+    training.until("a checkpoint", lambda: training.checkpoint()["generation"] == 2)
+    mark = training.goes_on(generation=2).time
     old = [s for s in training.of(1) if s.node == "n1"]
     new = min(s.time for s in training.of(2))
     assert max(s.time for s in old) < new < mark
