@@ -230,7 +230,7 @@ def _program(part: Part) -> list[str]:
 def _shown(part: Part) -> str:
     """The user's command line, without the program's own options."""
     sbatch, wrapper = " ".join(_sbatch_options(part)), " ".join(_wrapper_options(part))
-    return f"sbatch {sbatch} $(which unicron-run) {wrapper} -- python train_plain.py ..."
+    return f"sbatch {sbatch} $(which unicron-run) {wrapper} -- python train_plain.py"
 
 
 def _over(records: list[tuple[str, str]]) -> bool:

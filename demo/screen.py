@@ -32,7 +32,7 @@ KINDS = {
 }  # fmt: skip
 RUN_STYLES = ("bold blue", "bold magenta")
 PLAIN_EVERY_SECONDS = 10.0
-WIDTH = 124
+WIDTH = 130
 FROM_THE_NET = re.compile(r"@font-face \{.*?\}\s*|<!--.*?-->\s*", re.DOTALL)  # its fonts
 
 
@@ -86,17 +86,20 @@ class Screen:
         return f"{int(minutes):02}:{seconds:04.1f}"
 
     def say(self, kind: str, text: str, at: float | None = None) -> None:
-        clock = self.clock(time.time() if at is None else at)
+        at = time.time() if at is None else at
         line = Table.grid(padding=(0, 2, 0, 0))
         line.add_column(width=7, style="dim")
         line.add_column(width=8)
         line.add_column()
-        line.add_row(clock, Text(kind, style=_style(kind)), self._coloured(kind, text))
+        line.add_row(self.clock(at), Text(kind, style=_style(kind)), self._coloured(kind, text))
         self._drawn.append(line)
         if self._console.is_terminal:
             self._console.print(line)
         else:
-            self._console.print(Text(f"{clock}  {kind:<8}  {text}"), soft_wrap=True)
+            self._plain(kind, text, at)
+
+    def _plain(self, kind: str, text: str, at: float) -> None:
+        self._console.print(Text(f"{self.clock(at)}  {kind:<8}  {text}"), soft_wrap=True)
 
     def show(self, what: RenderableType, *, drawn: bool = False) -> None:
         self._console.print(what, soft_wrap=isinstance(what, Text))
@@ -115,7 +118,8 @@ class Screen:
             self._live.update(self._panel(view), refresh=True)
         elif view.runs and time.time() >= self._plain_due:
             self._plain_due = time.time() + PLAIN_EVERY_SECONDS
-            self.say("trains", "; ".join(_in_words(run) for run in view.runs))
+            words = "; ".join(_in_words(run) for run in view.runs)
+            self._plain("trains", words, time.time())
 
     def _panel(self, view: View) -> RenderableType:
         grid = Table.grid(padding=(0, 2, 0, 0))
