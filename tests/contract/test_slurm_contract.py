@@ -357,7 +357,7 @@ def test_a_job_survives_its_batch_host_and_heals_by_requeue(world: World) -> Non
     world.slurm.expedite(job.job_id, [lost])
     assert lost not in _await_job(world, job.job_id, JobState.RUNNING).nodes
     world.restore(lost)
-    world.wait(5)  # Slurm asks a drained node seldom whether it is back; it stays drained either way
+    world.wait(5)  # Slurm seldom asks a drained node whether it is back; drained it stays
     assert "DRAIN" in (world.slurm.snapshot().nodes or {})[lost].raw_state
     world.person_resumes(lost)
     _await_node(world, lost, NodeState.UP)
