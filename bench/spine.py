@@ -321,8 +321,8 @@ def main() -> int:
         f"labs up at the end: {', '.join(others) or 'none'}",
         "unicrond is started again 0.2 s after its end, as systemd would; that pause is counted",
     ]
-    slurm = ".".join(map(str, slurm_version()))
-    return finish("spine", figures, notes, ["torch"], {"slurm": slurm})
+    major, minor = slurm_version()
+    return finish("spine", figures, notes, ["torch"], {"slurm": f"{major}.{minor:02d}"})
 
 
 if __name__ == "__main__":
