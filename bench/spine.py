@@ -25,7 +25,7 @@ import httpx
 from bench.report import Figure, figure, finish, tell
 from bench.trainings import MeasurementError, Training, UnderTorchrun, UnderUnicron
 from db.queries import Queries
-from lab import Lab, LabSpec, processes
+from lab import Lab, LabError, LabSpec, processes
 from lab.cluster import labs
 from lab.configuration import unicron_toml
 from lab.services import slurm_version
@@ -301,11 +301,27 @@ def cuts(bench: Bench, repeats: int) -> Cuts:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/bench spine", description=__doc__.split("\n")[0])
-    parser.add_argument("--repeats", type=int, default=10, help="SIGKILLs of a rank, of unicrond")
-    parser.add_argument("--pairs", type=int, default=5, help="SIGKILLs in turns with torchrun")
-    parser.add_argument("--cuts", type=int, default=6, help="pulled cables")
+    parser.add_argument("--repeats", type=_count, default=10, help="SIGKILLs of either kind")
+    parser.add_argument("--pairs", type=_count, default=5, help="SIGKILLs in turns with torchrun")
+    parser.add_argument("--cuts", type=_count, default=6, help="pulled cables")
     parser.add_argument("--lab", default="bench", help="name of the lab to make")
     options = parser.parse_args()
+    try:
+        figures, notes = measure(options)
+    except (LabError, MeasurementError) as error:
+        tell(f"spine: {error}")
+        return 2
+    major, minor = slurm_version()
+    return finish("spine", figures, notes, ["torch"], {"slurm": f"{major}.{minor:02d}"})
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) <= 1000:
+        raise argparse.ArgumentTypeError(f"{text!r}: choose a number from 1 to 1000")
+    return int(text)
+
+
+def measure(options: argparse.Namespace) -> tuple[list[Figure], list[str]]:
     with raised(options.lab) as bench:
         training = bench.new_training("kills")
         figures = kills(bench, training, options.repeats).figures()
@@ -315,14 +331,12 @@ def main() -> int:
         bench.all_idle()
         figures += cuts(bench, options.cuts).figures()
         others = [name for name in labs() if name != options.lab]
-    notes = [
+    return figures, [
         f"{RANKS} ranks, one a node; a train step takes 0.2 s; gloo; all on this machine",
         f"1-minute load before the faults: {min(bench.loads):.1f} to {max(bench.loads):.1f}; other "
         f"labs up at the end: {', '.join(others) or 'none'}",
         "unicrond is started again 0.2 s after its end, as systemd would; that pause is counted",
     ]
-    major, minor = slurm_version()
-    return finish("spine", figures, notes, ["torch"], {"slurm": f"{major}.{minor:02d}"})
 
 
 if __name__ == "__main__":
