@@ -103,6 +103,7 @@ class Stage:
             self._mend(node.name, node.powered, node.slurmd)
         self.cancel_all()
         until("every node is idle", self._idle)
+        until("no process is left", lambda: not any(map(self.processes_of_users, NODES)))
         until("unicrond answers", lambda: self.health().get("slurm") == "ok")
         self.set_mode("active")
 
@@ -137,10 +138,6 @@ class Stage:
         for user in ("alice", "bob"):
             self.lab.exec(["scancel", f"--user={user}"])
         until("no job is left", lambda: not self.squeue())
-        until("no process either", lambda: not any(map(self.processes_of_users, self._powered())))
-
-    def _powered(self) -> list[str]:
-        return sorted(processes.node_inits(self.name))
 
     # configuration
     def agent_conf(self, **seconds: float) -> None:
