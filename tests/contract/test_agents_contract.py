@@ -233,8 +233,10 @@ def test_an_order_is_taken_and_its_outcome_comes_home_with_its_key(world: World)
     action = stop("n2")
     assert world.agents.order(action)
     world.until(lambda: outcomes(world, action))
-    assert outcomes(world, action)[0].outcome.state is OutcomeState.DONE
-    assert outcomes(world, action)[0].outcome.data["port"]
+    told = outcomes(world, action)[0]
+    assert told.outcome.state is OutcomeState.DONE
+    assert told.outcome.data["port"]
+    assert (told.run_id, told.node) == (RUN, "n2"), "by whom, for it counts for its own orders only"
 
 
 def test_an_order_said_again_gives_the_same_outcome_again(world: World) -> None:

@@ -7,9 +7,10 @@ from world import World
 
 from db.memory import MemoryStore
 from unicrond.core.policy import Policy
+from unicrond.hands import ORDERS
 from unicrond.model.cluster import JobState, NodeState
-from unicrond.model.decision import ActionKind, Mode
-from unicrond.model.events import AgentLeft, SignalArrived
+from unicrond.model.decision import ActionKind, Mode, Outcome, OutcomeState
+from unicrond.model.events import AgentLeft, OutcomeArrived, SignalArrived
 from unicrond.model.incident import Signal, SignalKind
 from unicrond.model.run import LossState, Phase, RunState
 from unicrond.slurm.simulated import SimulatedSlurm
@@ -167,6 +168,34 @@ def test_a_run_that_its_user_cancels_stays_cancelled_whatever_falls_with_it(worl
     world.pass_seconds(200)
     assert world.run(job).restarts == 0
     assert world.slurm.snapshot().allocations[job].state is JobState.CANCELLED
+
+
+def test_an_agent_speaks_for_its_own_orders_alone(world: World) -> None:
+    """Keys are easy to guess; an agent is a user's process."""
+    job, other = running(world, min_nodes=2), running(world, user="bob", uid=1002)
+    world.cut("n2")
+    world.until(lambda: world.run(job).state is RunState.HEALING)
+    pending = [action for action, _ in world.core.state.pending.values() if action.node == "n2"]
+    assert ActionKind.STOP_RANKS in {action.kind for action in pending}
+    for action in pending:
+        lie = Outcome(action.key, world.clock.at, OutcomeState.DONE, data={"passed": True})
+        for liar in ((other, "n4"), (other, "n2"), (job, "n1")):
+            world.tell(OutcomeArrived(lie, *liar))
+    world.tick()
+    assert all(a.key in world.core.state.pending for a in pending if a.kind in ORDERS)
+    world.until(lambda: world.slurm.snapshot().nodes["n2"].reason.startswith("unicron: "))
+
+
+def test_an_agent_has_no_say_in_what_is_done_with_slurm(world: World) -> None:
+    job = running(world)
+    world.slurm.stop_controller()
+    world.cut("n3")
+    world.until(lambda: ActionKind.DRAIN in kinds(world))
+    drain = next(a for a in world.performed if a.kind is ActionKind.DRAIN)
+    lie = Outcome(drain.key, world.clock.at, OutcomeState.DONE)
+    world.tell(OutcomeArrived(lie, job, "n3"))
+    world.pass_seconds(1)
+    assert drain.key in world.core.state.pending
 
 
 def test_many_silent_nodes_of_several_runs_decide_nothing(world: World) -> None:

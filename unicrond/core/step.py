@@ -119,11 +119,21 @@ def _take(cycle: Cycle, event: Event) -> None:
         case SignalArrived():
             signals.on_signal(cycle, event.signal)
         case OutcomeArrived():
-            _on_outcome(cycle, event.outcome)
+            if event.run_id is None or _is_its_own(cycle, event):
+                _on_outcome(cycle, event.outcome)
         case ModeSet():
             _on_mode(cycle, event)
         case Tick():
             cycle.state.lag_seconds = event.lag_seconds
+
+
+def _is_its_own(cycle: Cycle, event: OutcomeArrived) -> bool:
+    """An agent is a user's process: what it says of others' orders, or of Slurm, counts nothing."""
+    action, _ = cycle.state.pending.get(event.outcome.key, (None, 0.0))
+    if action is None:
+        return False
+    told = action.kind in heal.ORDERS or action.kind is ActionKind.END_RUN
+    return told and (action.run_id, action.node) == (event.run_id, event.node)
 
 
 def _on_outcome(cycle: Cycle, outcome: Outcome) -> None:

@@ -367,7 +367,7 @@ class LinkServer:
         if agent.of_node and body["type"] != "signal":
             return None
         if body["type"] == "outcome":
-            return OutcomeArrived(messages.outcome(body, now))
+            return OutcomeArrived(messages.outcome(body, now), who.run_id, who.node)
         if body["type"] == "finished":
             code = fields.integer(body, "exit_code", 0, 255)
             return AgentLeft(now, who.run_id, who.node, who.agent, True, code)

@@ -34,6 +34,7 @@ MASTER_PORT = 29500
 
 @dataclass(slots=True)
 class Agent:
+    run_id: int
     node: str
     agent: str
     alive: bool = True
@@ -93,7 +94,7 @@ class SimulatedAgents:
             return False
         job.last_order = self.now
         if action.key in agent.outcomes:
-            self._tell(agent, OutcomeArrived(agent.outcomes[action.key]))
+            self._tell_outcome(agent, agent.outcomes[action.key])
         else:
             self._carry_out(job, agent, action)
         return True
@@ -104,7 +105,7 @@ class SimulatedAgents:
         job = Job(wish, steps)
         self.jobs[wish.run_id] = job
         for node in wish.nodes:
-            job.agents[node] = self._new_agent(node)
+            job.agents[node] = self._new_agent(job, node)
             self._after(DIAL_SECONDS, partial(self._dial, job, job.agents[node]))
         first = 1 + 1000 * wish.restarts
         self._after(1.0, lambda: self._lead(job, first, wish.nodes))
@@ -276,7 +277,7 @@ class SimulatedAgents:
             return
         old = job.agents.get(node)
         if old is None or not old.alive:
-            job.agents[node] = self._new_agent(node)
+            job.agents[node] = self._new_agent(job, node)
             self._dial(job, job.agents[node])
 
     def _end(self, job: Job, code: int) -> None:
@@ -387,7 +388,10 @@ class SimulatedAgents:
         data: dict[str, object] | None = None,
     ) -> None:
         agent.outcomes[key] = Outcome(key, self.now, state, data=data or {})
-        self._tell(agent, OutcomeArrived(agent.outcomes[key]))
+        self._tell_outcome(agent, agent.outcomes[key])
+
+    def _tell_outcome(self, agent: Agent, outcome: Outcome) -> None:
+        self._tell(agent, OutcomeArrived(outcome, agent.run_id, agent.node))
 
     def _beat(self, job: Job, agent: Agent) -> AgentBeat:
         heard = {
@@ -406,8 +410,9 @@ class SimulatedAgents:
             assignment=agent.assignment,
         )
 
-    def _new_agent(self, node: str) -> Agent:
-        return Agent(node, f"{node}-{next(self._ids)}", heard_by_peers=self.now)
+    def _new_agent(self, job: Job, node: str) -> Agent:
+        run_id = job.wish.run_id
+        return Agent(run_id, node, f"{node}-{next(self._ids)}", heard_by_peers=self.now)
 
     def _after(self, seconds: float, what: Callable[[], None]) -> None:
         heapq.heappush(self._later, (self.now + seconds, next(self._ids), what))

@@ -78,7 +78,11 @@ class SignalArrived:
 
 @dataclass(frozen=True, slots=True)
 class OutcomeArrived:
+    """`run_id`, `node`: of the agent that tells it; an agent speaks for its own orders alone."""
+
     outcome: Outcome
+    run_id: int | None = None  # None: unicrond carried it out itself
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)
