@@ -1,7 +1,7 @@
 """How long iterations take, and when one has taken too long. Pure; one watch a rank.
 
     suspicion   longer than 3 x the average iteration (the paper's rule): look closer, do nothing
-    overdue     longer than anything that ever ended well: 3 x the longest of late, at least 30 s
+    overdue     longer than anything that ever ended well: 3 x the longest of late, at least 600 s
                 more than the average, so that unannounced checkpoints and evaluations pass
 
 What is learned belongs to a phase ("" is ordinary work); an announced phase has habits of its own.
@@ -20,7 +20,9 @@ FACTOR = 3.0
 FLOOR_SECONDS = 0.3  # scheduling noise: shorter lapses mean nothing
 WARM_UP = 3
 FIRST_SECONDS = 1800.0
-OVERDUE_MARGIN_SECONDS = 30.0
+# NCCL itself gives a collective up after so long: a save or an evaluation that nobody announced is
+# never ended sooner than without us. A rank that is halted is blamed at once (hang.py).
+OVERDUE_MARGIN_SECONDS = 600.0
 MEMORY = 50  # iterations that the average remembers
 MOST_PHASES = 64
 
