@@ -20,6 +20,7 @@ from unicrond.agent.settings import Settings
 from unicrond.errors import Refused, SlurmUnavailable
 from unicrond.link import messages
 from unicrond.link.frames import Body
+from unicrond.link.peers import ports
 from unicrond.model.decision import OutcomeState
 from unicrond.model.run import Assignment, Slot
 
@@ -28,6 +29,7 @@ STOP_TIMEOUT_SECONDS = 25.0
 START_TIMEOUT_SECONDS = 60.0
 RETRY_SECONDS = 2.0
 REFUSED_REQUEUES = 3
+ANSWER_SECONDS = 2.0
 
 
 @dataclass(slots=True)
@@ -43,6 +45,7 @@ class _Memory:
     refusals: int = 0
     failed_starts: int = 0
     counted: bool = False  # this start's requeue
+    requeue_since: float = 0.0  # when it was wanted first
     not_before: float = 0.0
 
 
@@ -131,7 +134,7 @@ class Conductor:
             memory.broken_since = memory.broken_since or now
             memory.whole_since = None
             return
-        memory.broken_since = None
+        memory.broken_since, memory.requeue_since = None, 0.0
         memory.whole_since = memory.whole_since or now
         if now - memory.whole_since > self._settings.progress_seconds:
             memory.progressed, memory.restarted, memory.spawned = True, False, frozenset()
@@ -217,15 +220,28 @@ class Conductor:
         """As the owner, and only if the job is still the one that we know."""
         await self._count_requeue()
         try:
-            await slurm.requeue(self._job.run_id, self._job.restarts, self._job.node)
+            lost = await self._lost()
+            await slurm.requeue(self._job.run_id, self._job.restarts, self._job.node, lost)
         except SlurmUnavailable as error:
-            log.warning("leader: %s", error)
+            self._note(f"the requeue waits: {error}")
         except Refused as error:
             log.warning("leader: %s", error)
             self._memory.refusals += 1
             if self._memory.refusals >= REFUSED_REQUEUES:
                 await self._end(choice.exit_code, f"{choice.reason}: refused, {error}")
         return False  # until Slurm ends us
+
+    async def _lost(self) -> list[str]:
+        """Nodes that do not answer at all, as long as Slurm may be expected to take them."""
+        memory, now = self._memory, time.monotonic()
+        memory.requeue_since = memory.requeue_since or now
+        if now - memory.requeue_since > 2 * self._job.facts.slurmd_timeout_seconds:
+            return []
+        peers, lease = self._fellows.peers(), self._settings.lease_seconds
+        unheard = [n for n in self._job.nodes if n not in peers or peers[n].age > lease]
+        addresses = [self._job.facts.address(node) for node in unheard]
+        there = await asyncio.gather(*(_answers(a, ports(self._job.run_id)[0]) for a in addresses))
+        return [node for node, answers in zip(unheard, there, strict=True) if not answers]
 
     async def _count_requeue(self) -> None:
         """Once for each start of the job, however often the requeue is tried."""
@@ -259,6 +275,18 @@ class Conductor:
 
     def _next_key(self) -> str:
         return f"a:{self._job.agent}:{next(self._numbers)}"
+
+
+async def _answers(address: str, port: int) -> bool:
+    """A refusal is an answer of the node's kernel."""
+    try:
+        _, writer = await asyncio.wait_for(asyncio.open_connection(address, port), ANSWER_SECONDS)
+    except ConnectionRefusedError:
+        return True
+    except (OSError, asyncio.TimeoutError):
+        return False
+    writer.close()
+    return True
 
 
 def _all_done(kind: str, results: Mapping[str, Result], nodes: Iterable[str]) -> bool:

@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from unicrond.errors import Refused, SlurmUnavailable
@@ -67,26 +67,37 @@ class Standing(StrEnum):
 
 async def standing(run_id: int, restarts: int, node: str) -> Standing:
     """Slurm's word. Raises SlurmUnavailable."""
+    nodes = await _nodes_of(run_id, restarts)
+    return Standing.OVER if not nodes else Standing.HELD if node in nodes else Standing.TAKEN
+
+
+async def _nodes_of(run_id: int, restarts: int) -> list[str]:
+    """Of this start of the job, none when it is over. Raises SlurmUnavailable."""
     code, text = await _run(["scontrol", "show", "job", "-o", str(run_id)])
     if "Invalid job id" in text:
-        return Standing.OVER
+        return []
     found = re.search(r"\sJobState=(\w+).*?\sRestarts=(\d+).*?\sNodeList=(\S*)", f" {text}")
     if code or not found:
         raise SlurmUnavailable(f"scontrol show job {run_id}: {text[-200:]}")
     state, count, nodes = found.groups()
     if state not in _HOLDING or int(count) != restarts:
-        return Standing.OVER
+        return []
     code, text = await _run(["scontrol", "show", "hostnames", nodes])
     if code:
         raise SlurmUnavailable(f"scontrol show hostnames {nodes}: {text[-200:]}")
-    return Standing.HELD if node in text.split() else Standing.TAKEN
+    return text.split()
 
 
-async def requeue(run_id: int, restarts: int, node: str) -> None:
+async def requeue(run_id: int, restarts: int, node: str, lost: Collection[str] = ()) -> None:
     """Unless it was requeued already, or is over, or goes on without this node: an agent that was
-    cut off may know of none of it. Raises Refused or SlurmUnavailable."""
-    if await standing(run_id, restarts, node) is not Standing.HELD:
+    cut off may know of none of it. Raises Refused or SlurmUnavailable, the latter also while the
+    job has `lost` nodes: its requeue would wait until Slurm takes them, and Slurm 22.05 breaks the
+    GPUs of a job that loses a node meanwhile."""
+    nodes = await _nodes_of(run_id, restarts)
+    if node not in nodes:
         return
+    if waiting := sorted(set(nodes) & set(lost)):
+        raise SlurmUnavailable(f"Slurm has not given up {', '.join(waiting)} yet")
     code, text = await _run(["scontrol", "requeue", str(run_id)])
     if code:
         raise Refused(f"scontrol requeue {run_id}: {text[-200:]}")
