@@ -242,6 +242,14 @@ class Stage:
         job = self.lab.exec(command, user=user, folder=folder).stdout.strip()
         return Training(self, int(job), self.lab.paths.inside(folder))
 
+    def submit_script(self, script: str, *options: str) -> Training:
+        """A batch script of alice's own, for one node."""
+        folder = f"/home/alice/{time.monotonic_ns()}"
+        self.lab.exec(["mkdir", folder], user="alice")
+        command = ["sbatch", "--parsable", "-N1", f"--gpus-per-node={GPUS}", *options]
+        done = self.lab.exec(command, user="alice", folder=folder, text_in=script)
+        return Training(self, int(done.stdout), self.lab.paths.inside(folder))
+
     def training(self, program: str = LOCKSTEP, *wishes: str, **options: Any) -> Training:
         """A run that is under way, as unicrond knows too."""
         training = self.submit(program, *wishes, **options)

@@ -111,3 +111,17 @@ def test_what_cannot_work_is_said_at_once_and_nothing_is_started(stage: Stage) -
         assert f"unicron-run: {words[program][1]}" in training.output()
     assert left_on(stage, *stage.node_states()) == []
     assert not any(training.run() for training in runs.values()), "unicrond never heard of them"
+
+
+def test_a_script_of_ones_own_is_warned_where_no_kill_is_missing(stage: Stage) -> None:
+    line = "/opt/unicron/bin/unicron-run --ranks-per-node=1 -- true"
+    asks = "#SBATCH --no-kill --requeue --open-mode=append\n"
+    runs = [
+        stage.submit_script(f"#!/bin/bash\n{head}echo before\n{line}\necho after $?\n", *options)
+        for head, options in (("", ()), (asks, ()), ("", ("--no-kill",)))
+    ]
+    for training in runs:
+        training.ends("COMPLETED")
+        until("its output", lambda t=training: "after 0" in t.output())
+    warned = ["WARNING: this job seems to lack --no-kill" in t.output() for t in runs]
+    assert warned == [True, False, False]

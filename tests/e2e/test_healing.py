@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
-from stage import LOCKSTEP, Stage, Step, Training, until
+from stage import EXAMPLE, LOCKSTEP, Stage, Step, Training, until
 
 pytestmark = pytest.mark.slurm
 
@@ -64,6 +66,28 @@ def test_a_lost_node_of_a_run_that_did_not_opt_in_requeues_it_at_full_size(stage
     assert min(s.step for s in training.of(1001)) > 5, "from the checkpoint"
     assert training.heals()["state"] == "resolved"
     assert "expedite" in training.kinds()
+
+
+def test_the_example_trains_on_from_its_checkpoint(stage: Stage) -> None:
+    training = stage.submit(
+        f"{EXAMPLE} --steps=60 --step-seconds=0.1 --checkpoint-every=5 --batch=6 --layers=1"
+        " --dim=32 --sequence=32 --log=losses.jsonl",
+        nodes=2,
+    )
+    log = training.folder / "losses.jsonl"
+    training.until("train steps", lambda: log.exists() and log.read_text().count("\n") > 25)
+    training.kill_rank(1)
+    training.ends("COMPLETED")
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    first, second = ([x for x in lines if x["generation"] == g] for g in (1, 2))
+    assert len(first) + len(second) == len(lines)
+    assert 0 <= first[-1]["step"] - (second[0]["step"] - 1) <= 6, "little is trained again"
+    assert (second[0]["step"] - 1) % 5 == 0
+    assert second[-1]["step"] == 60
+    assert second[-1]["loss"] < first[0]["loss"] * 0.9, "what was learned is kept"
+    files = {path.name for path in (training.folder / f"unicron-{training.job}").glob("g*.log")}
+    assert files == {f"g{g}-rank{r}.log" for g in (1, 2) for r in (0, 1)}
+    assert '[0] {"step": 60,' in training.output(), "a marked copy of what ranks print"
 
 
 def test_two_runs_side_by_side_heal_for_themselves(stage: Stage) -> None:

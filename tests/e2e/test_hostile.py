@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+
 import pytest
 from stage import LOCKSTEP, Stage, Training, until
 
@@ -10,8 +14,8 @@ pytestmark = pytest.mark.slurm
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=4711, name=python, GPU has fallen off the bus."
 
 
-def impostor(stage: Stage, user: str, run: int, node: str, how: str = "genuine") -> str:
-    program = ["python3", "/opt/unicron/e2e/impostor.py", str(run), node, how]
+def impostor(stage: Stage, user: str, run: int, node: str, *how: str) -> str:
+    program = ["python3", "/opt/unicron/e2e/impostor.py", str(run), node, *how]
     env = {"PYTHONPATH": "/opt/unicron/lib"}
     return stage.lab.exec(program, user=user, node="n6", env=env).stdout.strip()
 
@@ -69,3 +73,23 @@ def test_a_user_who_claims_broken_hardware_moves_his_own_run_and_drains_nothing(
         assert "drain" not in training.kinds()
         assert stage.reasons() == {}
         stage.cancel_all()
+
+
+def test_an_agent_that_lies_harms_its_own_run_alone(stage: Stage) -> None:
+    """It is the user's process: he stops the real one and speaks in its place."""
+    victim = stage.training(nodes=2, user="bob")
+    liars = stage.training(LOCKSTEP, "--min-nodes=2")
+    node = liars.nodes()[1]
+    real = next(p for p in stage.inside(node) if stage.is_agent(p))
+    os.kill(real.pid, signal.SIGSTOP)
+    time.sleep(4)  # then it counts as mute
+    said = impostor(stage, "alice", liars.job, node, "liar", ",".join(liars.nodes()))
+    assert said == "heard"
+    liars.until("its run suffers", liars.incidents)
+    os.kill(real.pid, signal.SIGCONT)
+    victim.until_step(victim.newest().step + 100)
+    assert victim.generations() == [1]
+    assert victim.incidents() == []
+    assert "drain" not in liars.kinds()
+    assert stage.reasons() == {}
+    assert stage.health()["ok"]

@@ -74,6 +74,21 @@ def test_without_unicrond_the_agents_restart_a_broken_generation_once(stage: Sta
     assert training.run()["restarts"] == 0
 
 
+def test_without_unicrond_a_run_that_lost_a_node_is_requeued_by_its_agents(stage: Stage) -> None:
+    """As plain Slurm does with a job that has no --no-kill: once it gave the node up."""
+    stage.agent_conf(unattended_timeout_seconds=5)
+    training = stage.training()
+    stage.stop_unicrond()
+    stage.lab.fault("cut-link", node="n3")
+    training.until("it waits in the queue", lambda: training.state() == "PENDING", 120)
+    assert training.slurm("Restarts") == "1"
+    stage.scontrol("update", f"JobId={training.job}", "StartTime=now")  # else after 120 s
+    training.goes_on(generation=1001)
+    assert "n3" not in {s.node for s in training.of(1001)}
+    assert min(s.step for s in training.of(1001)) > 5, "from the checkpoint"
+    assert training.slurm("Restarts") == "1"
+
+
 def test_a_unicrond_that_only_observes_decides_and_orders_nothing(stage: Stage) -> None:
     stage.agent_conf(unattended_timeout_seconds=8)
     stage.set_mode("observe")

@@ -75,3 +75,27 @@ def test_a_job_with_parts_of_nodes_is_observed_and_says_so(stage: Stage) -> None
     training.goes_on(generation=2)  # by its agents
     assert training.kinds() == set()
     assert training.heals()["state"] == "resolved"
+
+
+def ctl(stage: Stage, user: str, *words: str) -> tuple[int, str]:
+    done = stage.lab.exec(["unicronctl", *words], user=user, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_people_see_what_happened_and_command_what_is_theirs(stage: Stage) -> None:
+    training = stage.training(nodes=2)
+    job = str(training.job)
+    training.kill_rank(1)
+    training.heals()
+    for words in (["status"], ["runs"], ["incidents"], ["why", job], ["nodes"]):
+        code, text = ctl(stage, "bob", *words)
+        assert code == 0, text
+        assert job in text or words in (["nodes"], ["status"]), text
+    assert "restarting run" in ctl(stage, "bob", "why", job)[1]
+    assert ctl(stage, "bob", "mode", "paused", "--run", job)[0] != 0, "it is not his"
+    assert ctl(stage, "alice", "mode", "paused")[0] != 0, "nor is the cluster hers"
+    assert ctl(stage, "alice", "mode", "observe", "--run", job)[0] == 0
+    until("it is set", lambda: training.run()["mode"] == "observe")
+    assert stage.health()["mode"] == "active"
+    assert ctl(stage, "root", "mode", "paused")[0] == 0
+    until("the cluster's too", lambda: stage.health()["mode"] == "paused")
