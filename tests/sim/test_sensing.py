@@ -176,6 +176,16 @@ def test_a_programs_own_xid_does_nothing_but_explains_the_rank_that_dies_of_it(
     assert "ended by signal 6 (illegal memory access)" in story_of(world)
 
 
+def test_what_hardware_did_to_an_earlier_generation_explains_nothing(world: World) -> None:
+    job = running(world)
+    seen(world, "n2", None, "illegal memory access", "SEV2", "NVRM: Xid (PCI:0000:10:00): 31")
+    world.agents.kill_rank(job, "n1", text="", signal=9)
+    heals(world, job)
+    world.agents.kill_rank(job, "n2", text="", signal=6)
+    heals(world, job, 3)
+    assert "rank 1 on n2 ended by signal 6 (exited abnormally)" in story_of(world)
+
+
 def test_an_out_of_memory_kill_seen_after_the_death_still_names_it(world: World) -> None:
     job = running(world)
     world.agents.kill_rank(job, "n2", text="", signal=9)

@@ -74,10 +74,12 @@ def fault_of(signal: Signal) -> Fault | None:
     )
 
 
-def explanation(state: State, signal: Signal) -> Fault | None:
-    """What hardware did on the node shortly before a rank ended there."""
+def explanation(state: State, run: Run, signal: Signal) -> Fault | None:
+    """What hardware did on the node shortly before a rank ended there, since its generation ran."""
     hint = state.hints.get(signal.node)
     if hint is None or abs(signal.at - hint.at) > EXPLAINS_SECONDS:
+        return None
+    if hint.at < run.generation_since:
         return None
     return fault_of(hint) if hint.run_id in (None, signal.run_id) else None
 

@@ -95,7 +95,7 @@ def _on_exit(cycle: Cycle, run: Run, signal: Signal) -> None:
     verdict = classify_exit(code, number, last_words)
     rank, node, own = signal.rank, signal.node, verdict.blame != "peer"
     how = f"by signal {number}" if number is not None else f"with exit code {code}"
-    cause = hardware.explanation(cycle.state, signal) if verdict.kind == Kind.EXITED else None
+    cause = hardware.explanation(cycle.state, run, signal) if verdict.kind == Kind.EXITED else None
     kind = cause.kind if cause else str(verdict.kind)
     what = f"rank {rank} on {node} ended {how} ({kind})"
     if not own:
