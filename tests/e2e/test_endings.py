@@ -41,7 +41,8 @@ def test_a_cancelled_run_is_gone_within_kill_wait(stage: Stage, program: str) ->
     until("unicrond says so", lambda: training.run()["state"] == "cancelled")
     until("the nodes are idle", lambda: set(stage.node_states().values()) == {"IDLE"}, 10)
     assert stage.reasons() == {}, "no node is drained"
-    assert training.kinds() <= {"notify"}
+    # its ranks may be seen to die of each other before Slurm says why
+    assert training.kinds() <= {"notify", "stop_ranks"}
 
 
 def test_ranks_that_ignore_sigterm_do_not_hold_up_a_heal(stage: Stage) -> None:
@@ -80,7 +81,8 @@ def test_a_program_that_always_fails_ends_with_93_and_a_sentence(stage: Stage) -
     assert "ended with exit code 3" in why
     assert why.endswith(f"ending run {training.job} with exit code 93")
     assert why in training.output(), "the user reads it where he looks first"
-    assert 1 <= training.run()["generation"] <= 5
+    starts = training.run()["generation"] % 1000 + int(training.slurm("Restarts"))
+    assert starts <= 5, "it may be moved off a node on which it failed twice, once"
     assert stage.reasons() == {}
 
 
