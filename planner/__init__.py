@@ -6,9 +6,12 @@ pools       the best division of all pools: exact where they are separate
 program     several pools and limits by account, by integer programming with a proven gap
 failover    the best division after every single next event, ready before it happens
 placement   which nodes
+fairness    turns for those who waited long
 throughput  FLOP/s of a run by its number of workers, from a curve or a small physical model
 advice      the chosen division beside its alternatives, with the reason as a sentence
+iteration   learned: how long iterations take; reliability: how often nodes fail; transitions: how
+            long changes take; priors: what holds until something was measured
 question    a what-if in JSON; facts: the problem it poses; answer: the division, priced and placed
 
-It touches unicrond.errors, numpy, scipy, numba (compiled, kernels) and pydantic (question).
+It touches unicrond.errors and model, numpy, scipy, numba (compiled, kernels), pydantic (question).
 """

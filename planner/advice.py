@@ -8,7 +8,8 @@
     redivide  what the best division says, for all runs
 
 WAF is sum F(t, x') in FLOP/s, price sum 1(t, x -> x') F(t, x) D_transition in FLOP, gain is
-WAF D_running - margin price; pay-back is the price over what WAF exceeds that of `stay` by.
+WAF D_running - margin price, with WAF less the noise of what changes; pay-back is the price over
+what WAF exceeds that of `stay` by.
 """
 
 from __future__ import annotations
@@ -100,10 +101,11 @@ def _weigh(problem: Problem, name: str, shares: Shares, stay: Option | None = No
     pairs = list(zip(problem.claims, shares, strict=True))
     waf = sum(claim.rate(share.pool, share.size) for claim, share in pairs)
     price = sum(claim.price(share.pool, share.size) for claim, share in pairs) if stay else 0.0
+    doubt = sum(claim.doubt(problem.noise, share.pool, share.size) for claim, share in pairs)
     more = waf - stay.waf if stay else 0.0
     return Option(
         name, shares, waf, price,
-        gain=waf * problem.running_seconds - problem.margin * price,
+        gain=(waf - doubt) * problem.running_seconds - problem.margin * price,
         payback_seconds=price / more if more > 0 else None,
         obstacle=_obstacle(problem, shares) if stay else "",
     )  # fmt: skip

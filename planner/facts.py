@@ -9,6 +9,7 @@ import numpy as np
 
 from planner import throughput
 from planner.failover import State
+from planner.fairness import Wait, with_turns
 from planner.kernels import Floats
 from planner.objective import Claim, Limits, Pool, Problem, Transition
 from planner.placement import Site
@@ -23,16 +24,21 @@ def problem(question: Question) -> Problem:
     claims = {claim.run_id: claim for claim in _claims(question, queued=False)}
     _check_held(question, claims.values())
     _check_nodes(question, claims)
-    return Problem(
+    whole = Problem(
         claims=tuple(claims.values()),
         pools={pool.name: _pool(pool) for pool in question.pools},
         other_changes_per_second=question.reliability.other_changes_per_day / DAY_SECONDS,
         horizon_seconds=question.reliability.horizon_seconds,
         margin=question.margin,
+        noise=question.noise,
         accounts={
             a.name: _limits(question, a, f"accounts.{i}") for i, a in enumerate(question.accounts)
         },
     )
+    if question.patience_seconds is None:
+        return whole
+    waits = {run.id: Wait(run.waited_seconds, run.turn_left_seconds) for run in question.runs}
+    return with_turns(whole, waits, question.patience_seconds)
 
 
 def failover_state(question: Question) -> State:

@@ -10,6 +10,8 @@ The formula is Unicron's, as others quote it (arXiv 2401.00134). What it leaves 
                     at most `horizon_seconds`; n' counts the workers available, not those used
     D_transition    by run and by kind of change, see Change
     margin          how many times over a move must pay back its price within D_running
+    noise           T(t, x') counts so much less where x' != x: by how much T may be wrong. With
+                    T off by d at most, noise 2 d / (1 + d) rules out that a plan moves to and fro
     legal           0 or a size of the run's table, not under its floor, not over its ceiling
 
 G comes from floats; it is rounded to int64, in a unit of a power of two, before anything is
@@ -126,11 +128,18 @@ class Claim:
         """1(t, x -> x') F(t, x) D_transition(t, x -> x'), in FLOP."""
         return self.present_rate * self.seconds(self.change(size, pool))
 
-    def worths(self, pool: str, lasting: float, margin: float, row: Floats) -> None:
+    def doubt(self, noise: float, pool: str, size: int) -> float:
+        """By how much F(t, x') counts less for being another size."""
+        return 0.0 if (pool, size) == (self.pool, self.size) else noise * self.rate(pool, size)
+
+    def worths(self, problem: Problem, pool: str, row: Floats) -> None:
         """Fills row[x'] with G(t, x -> x') in FLOP, NaN where x' is not legal."""
+        lasting, margin = problem.running_seconds, problem.margin
         table, size = self.throughput[pool][: row.size], self.size
-        np.multiply(table, self.weight * lasting, out=row[: table.size])
+        np.multiply(table, self.weight * lasting * (1 - problem.noise), out=row[: table.size])
         row[table.size :] = np.nan
+        if pool == self.pool and 0 < size < table.size:
+            row[size] = table[size] * self.weight * lasting
         row[0] = -margin * self.price(pool, 0)
         low = max(1, min(self.pinned, size))
         row[1:low] -= margin * self.price(pool, 0)
@@ -163,6 +172,7 @@ class Problem:
     other_changes_per_second: float = 0.0  # runs that end or start, nodes that return
     horizon_seconds: float = 30 * 86400.0
     margin: float = 1.0
+    noise: float = 0.0
     accounts: Mapping[str, Limits] = field(default_factory=dict)
 
     @property
@@ -207,10 +217,10 @@ class Gains:
 
 def gains(problem: Problem, claims: Sequence[Claim], pool: str) -> Gains:
     """G of these claims in one pool, in the finest unit that the allocator is sure to take."""
-    workers, lasting = problem.pools[pool].workers, problem.running_seconds
+    workers = problem.pools[pool].workers
     table = np.empty((len(claims), workers + 1))
     for row, claim in zip(table, claims, strict=True):
-        claim.worths(pool, lasting, problem.margin, row)
+        claim.worths(problem, pool, row)
     largest = kernels.magnitude(table)
     room = largest_total(len(claims), workers, sum(claim.held for claim in claims)) // 2
     unit = 2.0 ** math.ceil(math.log2(largest / room)) if largest else 1.0

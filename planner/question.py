@@ -107,6 +107,8 @@ class RunPart(_Part):
     sizes: Sizes | None = None
     floor: Count = 0
     ceiling: Count | None = None
+    waited_seconds: NotNegative = 0.0
+    turn_left_seconds: NotNegative = 0.0
     can_shrink: bool = True
     transition_seconds: TransitionPart | None = None
 
@@ -140,6 +142,8 @@ class Question(_Part):
     reliability: ReliabilityPart = ReliabilityPart()
     transition_seconds: TransitionPart | None = None
     margin: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
+    noise: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    patience_seconds: Positive | None = None
     keeps_freed: bool = False
     time_limit_seconds: Positive = TIME_LIMIT_SECONDS
 

@@ -59,7 +59,7 @@ def test_rounding_loses_less_than_a_unit_and_units_are_fine() -> None:
     problem = cluster(*(claim(i, size=2, weight=math.pi * (i + 1)) for i in range(3)))
     found = gains(problem, problem.claims, "gpu")
     exact = np.empty(17)
-    problem.claims[1].worths("gpu", 3600.0, 1.0, exact)
+    problem.claims[1].worths(problem, "gpu", exact)
     assert abs(found.table[1] * found.unit - exact).max() <= found.unit / 2
     assert found.unit < 1e-9 * exact.max()
 
