@@ -2,6 +2,12 @@
 
 import gc
 
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--seeds", type=int, default=12, help="of each kind of simulated chaos")
+
 
 def pytest_collection_finish() -> None:
     gc.collect()

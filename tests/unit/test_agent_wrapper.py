@@ -39,11 +39,17 @@ class Site:
         build(folder / "home/agent.pyz")
         self.slurm()
 
-    def slurm(self, act: str = "exit 0", script: str = "", task: str = "task/none") -> None:
+    def slurm(
+        self,
+        act: str = "exit 0",
+        script: str = "",
+        task: str = "task/none",
+        sacct: str = "echo sbatch -N2 job.sh",
+    ) -> None:
         programs = {
             "srun": SRUN.format(folder=self.folder, act=act),
             "scontrol": SCONTROL.format(script=script, task=task, folder=self.folder),
-            "sacct": "#!/bin/sh\n",
+            "sacct": f"#!/bin/sh\n{sacct}\n",
         }
         for name, text in programs.items():
             path = self.folder / "bin" / name
@@ -175,6 +181,12 @@ def test_a_script_without_no_kill_is_warned_about(site: Site) -> None:
 @pytest.mark.parametrize("line", ["#SBATCH --no-kill", "#SBATCH -N2 -k", "#SBATCH -Hk"])
 def test_a_script_with_no_kill_is_not(site: Site, line: str) -> None:
     site.slurm(script=line)
+    assert "WARNING" not in site.run("--", "true").stderr
+
+
+def test_no_kill_on_the_command_line_counts_though_accounting_is_late(site: Site) -> None:
+    seen = site.folder / "seen"
+    site.slurm(sacct=f"[ ! -e {seen} ] || echo sbatch -N2 --no-kill job.sh\ntouch {seen}")
     assert "WARNING" not in site.run("--", "true").stderr
 
 
