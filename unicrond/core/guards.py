@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from unicrond.core.policy import Policy
 from unicrond.core.state import State
 from unicrond.model.decision import ActionKind
 from unicrond.model.run import LossState, Run
 
 OUR_REASON = "unicron: "
+MANY = "many silent"  # the kind of an incident of which nothing but a silence is known
 
 
 def restarts_left(run: Run, now: float, policy: Policy) -> bool:
@@ -43,6 +46,14 @@ def unreachable(state: State, run: Run, now: float) -> frozenset[str]:
     views = run.agents.values()
     gone = (v.node for v in views if v.last_heard < oldest or (v.agent and not v.connected))
     return frozenset(gone)
+
+
+def too_many_hidden(state: State, run: Run, hidden: Iterable[str]) -> bool:
+    """Whether so many members take no order, or so many of other runs, that a decision without
+    them would be about our own network. An agent that ended in front of our eyes is no such."""
+    count = sum(not run.agents[node].closed_at for node in hidden)
+    everywhere = any(i.kind == MANY and i.run_id is None for i in state.incidents.values())
+    return count >= (1 if everywhere else state.policy.many_silent_minimum)
 
 
 def drained_by_us(state: State, node: str) -> bool:

@@ -15,7 +15,14 @@ from dataclasses import replace
 
 from transition.membership import NO_RESTART, Choice, Trouble, assign, choose
 from unicrond.core.cycle import Cycle
-from unicrond.core.guards import avoided, drained_by_us, lease_of, restarts_left, unreachable
+from unicrond.core.guards import (
+    avoided,
+    drained_by_us,
+    lease_of,
+    restarts_left,
+    too_many_hidden,
+    unreachable,
+)
 from unicrond.model.cluster import JobState
 from unicrond.model.decision import Action, ActionKind, Outcome, OutcomeState
 from unicrond.model.incident import Incident, IncidentState
@@ -32,11 +39,14 @@ def begin(cycle: Cycle, run: Run, incident: Incident, trouble: Trouble) -> None:
     what = f"{trouble.what}; no order reaches {','.join(hidden)}" if hidden else trouble.what
     trouble = replace(trouble, what=what, avoided=avoided(cycle.state, run) | silent)
     choice = choose(run, trouble, cycle.state.policy.restarts_without_progress)
+    if choice.step is not HealStep.END and too_many_hidden(cycle.state, run, hidden):
+        defer(cycle, run, incident)
+        return
     cycle.decide(incident, run, choice.name, choice.reason, choice.alternatives)
     if not cycle.state.acts_for(run):
         return
     if not restarts_left(run, cycle.now, cycle.state.policy):
-        _call_person(cycle, run, incident, "over the budget of restarts an hour for this run")
+        call_person(cycle, run, incident, "over the budget of restarts an hour for this run")
         return
     cycle.supersede(run, ORDERS, "a newer decision replaces it")
     run = _with_losses(cycle, run, incident, trouble)
@@ -45,6 +55,15 @@ def begin(cycle: Cycle, run: Run, incident: Incident, trouble: Trouble) -> None:
     )
     run = replace(run, state=RunState.HEALING, shunned=choice.shunned)
     _FIRST[choice.step](cycle, run, incident.incident_id, trouble, choice)
+
+
+def defer(cycle: Cycle, run: Run, incident: Incident) -> None:
+    """Decides nothing: `many` has it taken up again, or calls a person."""
+    cycle.supersede(run, _ACTS, "too many nodes are not heard")
+    cycle.put(replace(run, healing=None))
+    incident = cycle.state.incidents[incident.incident_id]
+    if incident.state is not IncidentState.PERSON or incident.decided_at:
+        cycle.put_incident(replace(incident, state=IncidentState.OPEN, decided_at=0.0))
 
 
 def advance(cycle: Cycle, run: Run) -> None:
@@ -245,7 +264,7 @@ def _advance_requeue(cycle: Cycle, run: Run, healing: Healing) -> None:
         exclude = [n for n in healing.exclude if not drained_by_us(cycle.state, n)]
         cycle.act(healing.incident_id, run, ActionKind.EXPEDITE, exclude=exclude)
     elif run.state is RunState.HEALING and cycle.now > healing.deadline:
-        _call_person(
+        call_person(
             cycle,
             run,
             cycle.state.incidents[healing.incident_id],
@@ -274,7 +293,7 @@ def _begin_end(cycle: Cycle, run: Run, incident_id: int, trouble: Trouble, choic
 
 def _advance_end(cycle: Cycle, run: Run, healing: Healing) -> None:
     if cycle.now > healing.deadline and run.finished_code is None:
-        _call_person(
+        call_person(
             cycle,
             run,
             cycle.state.incidents[healing.incident_id],
@@ -294,7 +313,7 @@ def on_outcome(cycle: Cycle, run: Run, action: Action, outcome: Outcome) -> None
     elif action.kind is ActionKind.PROBE and not outcome.data.get("passed", True):
         _probe_failed(cycle, run, healing, action.node)
     elif action.kind is ActionKind.REQUEUE and not done:
-        _call_person(
+        call_person(
             cycle,
             run,
             cycle.state.incidents[healing.incident_id],
@@ -346,12 +365,13 @@ def _escalate(cycle: Cycle, run: Run, healing: Healing, what: str) -> None:
     cycle.note("note", what, run, incident=incident.incident_id)
     cycle.supersede(run, ORDERS, what)
     if not restarts_left(run, cycle.now, cycle.state.policy):
-        _call_person(cycle, run, incident, "over the budget of restarts an hour for this run")
+        call_person(cycle, run, incident, "over the budget of restarts an hour for this run")
         return
     _requeue(cycle, run, incident.incident_id, (*healing.exclude, *healing.lost))
 
 
-def _call_person(cycle: Cycle, run: Run, incident: Incident, why: str) -> None:
+def call_person(cycle: Cycle, run: Run, incident: Incident, why: str) -> None:
+    """Leaves the incident to a person."""
     cycle.put(replace(run, healing=None))
     cycle.put_incident(
         replace(cycle.state.incidents[incident.incident_id], state=IncidentState.PERSON)

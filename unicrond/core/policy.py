@@ -18,6 +18,8 @@ class Policy:
     close_grace_seconds: float = 1.0  # for an agent whose connection broke to dial anew
     many_silent_fraction: float = 0.5  # of all agents of two or more runs: call a person instead
     many_silent_minimum: int = 4
+    many_silent_wait_seconds: float = 10.0  # for the run's own word on them, before the call
+    many_lost_fraction: float = 0.5  # of a run's nodes, lost at once and missed by its survivors
     terminated_grace_seconds: float = 10.0  # for the others, when Slurm ends a job
     # steps of a heal
     stop_timeout_seconds: float = 15.0

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from transition.membership import Trouble
 from unicrond.core import agents, hardware, heal, jobs, losses, signals, suspect
 from unicrond.core.cycle import Cycle, describe
 from unicrond.core.shift import shift
@@ -28,11 +27,10 @@ from unicrond.model.events import (
     Tick,
 )
 from unicrond.model.incident import Incident, IncidentState, Scope
-from unicrond.model.run import Phase, Run, RunState
+from unicrond.model.run import Run, RunState
 from unicrond.ports import Changes
 
 TICK_SECONDS = 0.25
-_AT_WORK = (Phase.STARTING, Phase.RUNNING, Phase.DONE)
 _ON_SLURM = (ActionKind.DRAIN, ActionKind.SHRINK, ActionKind.REQUEUE, ActionKind.EXPEDITE)
 
 
@@ -229,19 +227,8 @@ def _take_up(cycle: Cycle, incident: Incident) -> None:
     run = cycle.state.runs.get(incident.run_id) if incident.run_id is not None else None
     if run is None or run.healing is not None or not cycle.state.acts_for(run):
         return
-    missing = suspect.missing(cycle, run)
-    if incident.state is not IncidentState.HEALING and (missing or _idle(run)):
-        dead = tuple(n for n in missing if run.agents[n].closed_at)
-        lost = tuple(n for n in missing if n not in dead)
-        trouble = Trouble(incident.root_node, lost, dead, what=incident.summary)
-        heal.begin(cycle, run, incident, trouble)
-
-
-def _idle(run: Run) -> bool:
-    """Whether a node of the generation that is heard runs no rank of it."""
-    nodes = run.assignment.nodes if run.assignment else ()
-    views = [run.agents[n] for n in nodes if n in run.agents and run.agents[n].connected]
-    return any(v.generation < run.generation or v.phase not in _AT_WORK for v in views)
+    if incident.state is not IncidentState.HEALING:
+        suspect.take_up(cycle, run, incident)
 
 
 def _resend(cycle: Cycle) -> None:

@@ -2,21 +2,23 @@
 
 silent longer than allowed (less our own lag)
   ├── a peer heard it, or the run's iterations advance ──> explained, noted once
-  ├── many agents of several runs at once ──────────────> a person is called, nothing is decided
   ├── nobody of the run is heard ───────────────────────> nothing can be ordered, noted
+  ├── many at once ─────────────────────────────────────> lost only on the run's own word (many.py)
   └── otherwise ────────────────────────────────────────> lost connection (SEV1)
 closed (its kernel answered, so the node lives) ────────> its agent ended (SEV2)
 """
 
 from __future__ import annotations
 
+from transition.membership import Trouble
+from unicrond.core import heal, many
 from unicrond.core.cycle import Cycle
 from unicrond.core.guards import lease_of
 from unicrond.core.trouble import Fault, report
-from unicrond.model.decision import ActionKind
-from unicrond.model.incident import IncidentState, Scope, Severity
-from unicrond.model.run import AgentView, HealStep, Run, RunState
+from unicrond.model.incident import Incident, IncidentState, Scope, Severity
+from unicrond.model.run import AgentView, HealStep, Phase, Run, RunState
 
+_AT_WORK = (Phase.STARTING, Phase.RUNNING, Phase.DONE)
 _WATCHED = (RunState.STARTING, RunState.RUNNING, RunState.HEALING)
 HEARSAY_SLACK_SECONDS = 1.5  # a peer heard it later than we did by more than one beat
 PROGRESS_SLACK_SECONDS = 2.0  # a step that was under way when a node fell may still complete
@@ -24,24 +26,68 @@ PROGRESS_SLACK_SECONDS = 2.0  # a step that was under way when a node fell may s
 
 def look(cycle: Cycle) -> None:
     """Judges every silence of every run. Called once a tick."""
+    if _in_grace(cycle):
+        return
     runs = [r for r in cycle.state.live_runs() if r.state in _WATCHED and r.finished_code is None]
     silent = {run.run_id: _silent(cycle, run) for run in runs}
-    if _many(cycle, runs, silent):
+    if any(silent.values()) and many.over_runs(cycle, runs):
         return
-    if cycle.now >= cycle.state.started_at + cycle.state.policy.startup_grace_seconds:
-        _close_many(cycle)
+    many.over_runs_ended(cycle)
     for run in runs:
-        if silent[run.run_id] and not _anyone_heard(cycle, run):
-            _note_once(cycle, run, "", "no agent of the run is heard: nothing can be ordered")
-            continue
-        fresh = [n for n in silent[run.run_id] if _unexplained(cycle, run, n)]
-        if fresh:
-            _report(cycle, cycle.state.runs[run.run_id], fresh)
+        _judge(cycle, run, silent[run.run_id])
+
+
+def _judge(cycle: Cycle, run: Run, silent: list[str]) -> None:
+    if silent and not _anyone_heard(cycle, run):
+        _note_once(cycle, run, "", "no agent of the run is heard: nothing can be ordered")
+    missing = [n for n in silent if not _explained(cycle, run, n)]
+    why = many.doubt(cycle, run, missing, set(silent).difference(missing))
+    if why:
+        many.hand_over(cycle, run, why)
+        return
+    if silent and not _anyone_heard(cycle, run):
+        return
+    incident = many.undecided(cycle, run)
+    if incident is not None:
+        take_up(cycle, run, incident)
+        return
+    fresh = [n for n in missing if (run.run_id, run.generation, n) not in cycle.state.reported]
+    if fresh:
+        cycle.state.reported.update((run.run_id, run.generation, node) for node in fresh)
+        _report(cycle, run, fresh)
+
+
+def take_up(cycle: Cycle, run: Run, incident: Incident) -> None:
+    """Decides anew about an incident of which nothing was decided, or nothing done."""
+    silent = _silent(cycle, run)
+    missing = [n for n in silent if not _veto(cycle, run, n, run.agents[n])]
+    if many.doubt(cycle, run, missing, set(silent).difference(missing)):
+        return
+    if missing or _idle(run):
+        dead = tuple(n for n in missing if run.agents[n].closed_at)
+        lost = tuple(n for n in missing if n not in dead)
+        trouble = Trouble(incident.root_node, lost, dead, what=incident.summary)
+        heal.begin(cycle, run, incident, trouble)
+    elif not incident.decided_at:
+        why = "its agents are heard again, and it runs"
+        cycle.close_incident(incident.incident_id, IncidentState.RESOLVED, why)
+
+
+def _idle(run: Run) -> bool:
+    """Whether a node of the generation that is heard runs no rank of it."""
+    nodes = run.assignment.nodes if run.assignment else ()
+    views = [run.agents[n] for n in nodes if n in run.agents and run.agents[n].connected]
+    return any(v.generation < run.generation or v.phase not in _AT_WORK for v in views)
+
+
+def _in_grace(cycle: Cycle) -> bool:
+    """Agents need a moment to find unicrond again after its start."""
+    return cycle.now < cycle.state.started_at + cycle.state.policy.startup_grace_seconds
 
 
 def _silent(cycle: Cycle, run: Run) -> list[str]:
     """Nodes of the present generation whose agent is not heard, and not yet accounted for."""
-    if run.assignment is None:
+    if run.assignment is None or _in_grace(cycle):
         return []
     healing = run.healing if not run.begun_again else None
     if healing and healing.step in (HealStep.REQUEUE, HealStep.END):
@@ -53,8 +99,6 @@ def _silent(cycle: Cycle, run: Run) -> list[str]:
 
 def _is_silent(cycle: Cycle, view: AgentView | None) -> bool:
     state, policy = cycle.state, cycle.state.policy
-    if cycle.now < state.started_at + policy.startup_grace_seconds:
-        return False
     if view is None:
         return False  # in no generation yet: the run's leader waits for it
     if view.closed_at:
@@ -69,40 +113,12 @@ def _anyone_heard(cycle: Cycle, run: Run) -> bool:
     return heard or all(view.closed_at for view in views)
 
 
-def _many(cycle: Cycle, runs: list[Run], silent: dict[int, list[str]]) -> bool:
-    """Many at once, over several runs: more likely our own network than theirs."""
-    policy = cycle.state.policy
-    count = sum(len(nodes) for nodes in silent.values())
-    agents = sum(len(run.assignment.nodes) for run in runs if run.assignment)
-    hit = sum(bool(nodes) for nodes in silent.values())
-    if (
-        hit < 2
-        or count < policy.many_silent_minimum
-        or count < agents * policy.many_silent_fraction
-    ):
-        return False
-    if not any(i.kind == "many silent" for i in cycle.state.incidents.values()):
-        what = f"{count} of {agents} agents of {hit} runs are silent at once: deciding nothing"
-        incident = cycle.open_incident("many silent", Severity.NONE, Scope.CLUSTER, None, what)
-        cycle.act(incident.incident_id, runs[0], ActionKind.NOTIFY, reason=what)
-    return True
-
-
-def _unexplained(cycle: Cycle, run: Run, node: str) -> bool:
-    """Whether nobody vouches for this node, and it was not reported already."""
-    seen = (run.run_id, run.generation, node)
+def _explained(cycle: Cycle, run: Run, node: str) -> bool:
+    """Whether somebody vouches for this node."""
     why = _veto(cycle, run, node, run.agents[node])
     if why:
         _note_once(cycle, run, node, f"unicrond does not hear {node}, but {why}: not lost")
-    elif seen not in cycle.state.reported:
-        cycle.state.reported.add(seen)
-        return True
-    return False
-
-
-def missing(cycle: Cycle, run: Run) -> list[str]:
-    """Nodes of the generation that nobody vouches for."""
-    return [n for n in _silent(cycle, run) if not _veto(cycle, run, n, run.agents[n])]
+    return bool(why)
 
 
 def _report(cycle: Cycle, run: Run, nodes: list[str]) -> None:
@@ -158,10 +174,3 @@ def heard_again(cycle: Cycle, run: Run, node: str) -> None:
     cycle.state.reported.discard((run.run_id, run.generation, node))
     cycle.state.vetoed.discard((run.run_id, node))
     cycle.state.vetoed.discard((run.run_id, ""))
-
-
-def _close_many(cycle: Cycle) -> None:
-    """Most agents are heard: our own network is trusted again."""
-    for incident in tuple(cycle.state.incidents.values()):
-        if incident.kind == "many silent":
-            cycle.close_incident(incident.incident_id, IncidentState.RESOLVED, "agents are back")

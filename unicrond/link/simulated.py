@@ -76,6 +76,7 @@ class SimulatedAgents:
         self.jobs: dict[int, Job] = {}
         self.cut: set[str] = set()  # nodes that nobody reaches
         self.cut_from_unicrond: set[str] = set()
+        self.linked_to_peers = True  # else no agent tells which peers it hears
         self.unicrond_up = True
         self.lease_seconds = LEASE_SECONDS
         self.now = 0.0
@@ -395,7 +396,9 @@ class SimulatedAgents:
 
     def _beat(self, job: Job, agent: Agent) -> AgentBeat:
         heard = {
-            a.node: a.heard_by_peers for a in job.agents.values() if a is not agent and a.alive
+            a.node: a.heard_by_peers
+            for a in job.agents.values()
+            if a is not agent and a.alive and self.linked_to_peers
         }
         return AgentBeat(
             self.now,
