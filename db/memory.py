@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from db.codec import dumps, loads
 from db.store import DRAINS_WITHIN_SECONDS, incident_ended
+from detectors.trust import MOST_REVIEWS
 from unicrond.errors import StoreUnavailable
 from unicrond.model.cluster import Snapshot
 from unicrond.model.decision import (
@@ -19,7 +20,7 @@ from unicrond.model.decision import (
     Outcome,
     OutcomeState,
 )
-from unicrond.model.incident import Incident
+from unicrond.model.incident import Incident, Review
 from unicrond.model.run import Run
 from unicrond.ports import Changes, JournalEntry, Saved
 
@@ -35,6 +36,7 @@ class MemoryStore:
         self._runs: dict[int, str] = {}
         self._incidents: dict[int, str] = {}
         self._mode: Mode | None = None
+        self._reviews: dict[int, str] = {}
 
     def load(self) -> Saved:
         self._check()
@@ -49,16 +51,21 @@ class MemoryStore:
             next_ordinal=max((key.ordinal for key in self.intents), default=-1) + 1,
             mode=self._mode,
             drains=self._recent_drains(),
+            reviews=tuple(
+                loads(Review, doc) for _, doc in sorted(self._reviews.items())[-MOST_REVIEWS:]
+            ),
         )
 
     def save(self, changes: Changes) -> None:
         self._check()
         runs = {run.run_id: dumps(run) for run in changes.runs}
         incidents = {incident.incident_id: dumps(incident) for incident in changes.incidents}
+        reviews = {review.incident_id: dumps(review) for review in changes.reviews}
         intents = {action.key: loads(Action, dumps(action)) for action in changes.intents}
         journal = [loads(JournalEntry, dumps(entry)) for entry in changes.journal]
         outcomes = [loads(Outcome, dumps(outcome)) for outcome in changes.outcomes]
         self._runs |= runs
+        self._reviews |= reviews
         self._incidents |= incidents
         self.intents |= intents
         self.journal += journal

@@ -17,10 +17,11 @@ from db import migrate, schema
 from db.codec import CodecError, loads
 from db.engine import reading_engine, translated_errors
 from db.schema import REVISIONS
+from db.store import newest_reviews
 from unicrond.errors import BadInput, StoreUnavailable
 from unicrond.model.cluster import Allocation, Node
 from unicrond.model.decision import Action, Decision, Outcome
-from unicrond.model.incident import Incident
+from unicrond.model.incident import Incident, Review
 from unicrond.model.run import Run
 from unicrond.ports import JournalEntry
 
@@ -111,6 +112,13 @@ class Queries:
 
     def incident(self, incident_id: int) -> Incident | None:
         return self._one(Incident, schema.incidents, "incident_id", incident_id)
+
+    def review(self, incident_id: int) -> Review | None:
+        return self._one(Review, schema.reviews, "incident_id", incident_id)
+
+    def reviews(self) -> tuple[Review, ...]:
+        """Those that rules are believed by, oldest first."""
+        return self._within(newest_reviews)
 
     def acts(self, incident_id: int) -> tuple[Act, ...]:
         c = schema.actions.c

@@ -9,6 +9,7 @@ actions      intents; the outcome joins its intent
 journal      append only: the story
 allocations  every Slurm job with GPUs: a row is written when it changes and never removed
 nodes        as Slurm last described them
+reviews      whether the rule that opened an incident was right, one each
 
 Types are those that SQLite, PostgreSQL and MariaDB share. Times are Unix seconds.
 """
@@ -33,7 +34,7 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-REVISIONS = ("0001",)
+REVISIONS = ("0001", "0002")
 """Every revision that this program knows, oldest first; a test holds it against migrations/."""
 
 NAME_LENGTH = 255
@@ -186,3 +187,5 @@ nodes = Table(
     _needed("changed_at", Double),
     _needed("doc", Words()),
 )
+
+reviews = Table("reviews", metadata, _given("incident_id"), _needed("doc", Words()))

@@ -17,10 +17,11 @@ from db import migrate, schema
 from db.codec import CodecError, dumps, loads
 from db.engine import FileGuard, translated_errors, writing_engine
 from db.watched import AllocationRow, Difference, Written, after, difference
+from detectors.trust import MOST_REVIEWS
 from unicrond.errors import StoreUnavailable
 from unicrond.model.cluster import Allocation, Node, Snapshot
 from unicrond.model.decision import Action, ActionKind, Decision, Mode, Outcome, OutcomeState
-from unicrond.model.incident import Incident, IncidentState
+from unicrond.model.incident import Incident, IncidentState, Review
 from unicrond.model.run import Run
 from unicrond.ports import Changes, JournalEntry, Saved
 
@@ -99,6 +100,7 @@ def _load(connection: Connection) -> Saved:
         next_ordinal=0 if ordinal is None else ordinal + 1,
         mode=None if mode is None else Mode(str(mode)),
         drains=_recent_drains(connection),
+        reviews=newest_reviews(connection),
     )
 
 
@@ -107,6 +109,13 @@ def _read(cls: type[T], docs: Iterable[str]) -> list[T]:
         return [loads(cls, doc) for doc in docs]
     except CodecError as error:
         raise StoreUnavailable(f"database holds a value that cannot be read: {error}") from error
+
+
+def newest_reviews(connection: Connection) -> tuple[Review, ...]:
+    """As many as are believed, oldest first."""
+    c = schema.reviews.c
+    newest = select(c.doc).order_by(c.incident_id.desc()).limit(MOST_REVIEWS)
+    return tuple(reversed(_read(Review, connection.scalars(newest))))
 
 
 def _recent_drains(connection: Connection) -> tuple[tuple[float, str], ...]:
@@ -131,6 +140,8 @@ def _save(connection: Connection, changes: Changes) -> None:
     _put(connection, schema.actions, keys, [_intent_row(action) for action in changes.intents])
     _join_outcomes(connection, changes.outcomes)
     _append(connection, schema.journal, [_journal_row(entry) for entry in changes.journal])
+    reviews = [{"incident_id": r.incident_id, "doc": dumps(r)} for r in changes.reviews]
+    _put(connection, schema.reviews, ("incident_id",), reviews)
     if changes.mode is not None:
         _put_meta(connection, MODE_KEY, changes.mode)
 

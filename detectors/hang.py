@@ -36,37 +36,41 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`rank` None: the run hangs, and nobody can be named."""
+    """`rank` None: the run hangs, and nobody can be named. `rule` says by which of the three."""
 
     rank: int | None
     node: str
     reason: str
+    rule: str
 
 
 def find(evidence: Sequence[Evidence], world_size: int) -> Finding | None:
     """None while it is only a suspicion."""
     for seen in evidence:
         if seen.process_state in HALTED:
-            return _blame(seen, HALTED[seen.process_state])
+            return _blame(seen, HALTED[seen.process_state], "hang.halted")
     if len(evidence) < world_size or not all(seen.overdue for seen in evidence):
         return None
     elsewhere = [seen for seen in evidence if seen.where and not seen.waits]
     if elsewhere and len(elsewhere) <= FEW * world_size:
         seen = min(elsewhere, key=lambda e: e.rank)
-        return _blame(seen, f"is at {seen.where}, while the others wait for it")
+        what = f"is at {seen.where}, while the others wait for it"
+        return _blame(seen, what, "hang.elsewhere")
     longest = max(evidence, key=lambda e: e.seconds)
     return Finding(
         None,
         longest.node,
         f"all {world_size} ranks stand still for {longest.seconds:.0f} s, "
         f"{longest.usual_seconds:.2f} s is usual; no rank stands out",
+        "hang.overdue",
     )
 
 
-def _blame(seen: Evidence, what: str) -> Finding:
+def _blame(seen: Evidence, what: str, rule: str) -> Finding:
     return Finding(
         seen.rank,
         seen.node,
         f"rank {seen.rank} on {seen.node} {what}: no train step for {seen.seconds:.1f} s, "
         f"{seen.usual_seconds:.2f} s is usual",
+        rule,
     )

@@ -1,6 +1,7 @@
 """Who goes on after a failure, and why. Pure.
 
-    a rank ended with 93, or restarts without progress used up ─────> end, exit code 93
+    a rank ended with 93, or it fails for certain again, or
+    restarts without progress are used up ──────────────────────────> end, exit code 93
     enough good nodes hold the allocation (>= min_nodes) ───────────> stop, then start on them
     otherwise ──────────────────────────────────────────────────────> requeue
 
@@ -27,6 +28,7 @@ class Trouble:
     avoided: frozenset[str] = frozenset()  # drained by us, or nobody can be given orders there
     moves_off: bool = False
     final: bool = False  # the program asks not to be restarted
+    remedy: str = ""  # what a person has to mend first: a restart alone is lost time
     what: str = ""
 
 
@@ -51,10 +53,9 @@ def choose(run: Run, trouble: Trouble, restarts_allowed: int) -> Choice:
     nodes = good_nodes(run, trouble, shunned)
     before = len(run.assignment.nodes) if run.assignment else len(run.nodes)
     fruitless = run.restarts_without_progress
-    if trouble.final or fruitless >= restarts_allowed:
+    if trouble.final or trouble.remedy or fruitless >= restarts_allowed:
         step = HealStep.END
-        why = f"{fruitless} restarts in a row brought nothing"
-        why = "it asks not to be restarted" if trouble.final else why
+        why = _why_it_ends(trouble, fruitless)
         reason = f"{trouble.what}; {why}: ending run {run.run_id} with exit code {NO_RESTART}"
     elif len(nodes) >= run.min_nodes:
         step = HealStep.STOP
@@ -66,6 +67,14 @@ def choose(run: Run, trouble: Trouble, restarts_allowed: int) -> Choice:
             f"{run.min_nodes}: requeueing it"
         )
     return Choice(step, nodes, shunned, reason, _weighed(step, nodes, before, run))
+
+
+def _why_it_ends(trouble: Trouble, fruitless: int) -> str:
+    if trouble.final:
+        return "it asks not to be restarted"
+    if trouble.remedy:
+        return f"a restart alone would fail the same: {trouble.remedy}"
+    return f"{fruitless} restarts in a row brought nothing"
 
 
 def good_nodes(run: Run, trouble: Trouble, shunned: tuple[str, ...]) -> tuple[str, ...]:

@@ -79,6 +79,7 @@ def merge(older: Changes, newer: Changes) -> Changes:
     runs = {run.run_id: run for run in (*older.runs, *newer.runs)}
     incidents = {i.incident_id: i for i in (*older.incidents, *newer.incidents)}
     again = {action.key: action for action in (*older.again, *newer.again)}
+    reviews = {review.incident_id: review for review in (*older.reviews, *newer.reviews)}
     intents = (*older.intents, *newer.intents)
     return replace(
         newer,
@@ -91,4 +92,5 @@ def merge(older: Changes, newer: Changes) -> Changes:
         again=tuple(a for a in again.values() if a not in intents),
         snapshot=newer.snapshot or older.snapshot,
         mode=newer.mode or older.mode,
+        reviews=tuple(reviews.values()),
     )

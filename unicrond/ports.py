@@ -15,7 +15,7 @@ from typing import Protocol
 
 from unicrond.model.cluster import Snapshot
 from unicrond.model.decision import Action, Decision, Mode, Outcome
-from unicrond.model.incident import Incident
+from unicrond.model.incident import Incident, Review
 from unicrond.model.run import Run
 
 
@@ -75,6 +75,7 @@ class Changes:
     again: tuple[Action, ...] = ()  # intents saved earlier, to be carried out once more
     snapshot: Snapshot | None = None
     mode: Mode | None = None
+    reviews: tuple[Review, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(
@@ -87,6 +88,7 @@ class Changes:
             or self.again
             or self.snapshot
             or self.mode
+            or self.reviews
         )
 
 
@@ -101,6 +103,7 @@ class Saved:
     next_ordinal: int = 0  # one above the highest ordinal of any action
     mode: Mode | None = None
     drains: tuple[tuple[float, str], ...] = ()  # (Unix seconds, node) of our drains, last hour
+    reviews: tuple[Review, ...] = ()  # of the newest incidents, oldest first
 
 
 class Store(Protocol):

@@ -25,7 +25,7 @@ from unicrond.model.decision import (
     Outcome,
     OutcomeState,
 )
-from unicrond.model.incident import Incident, IncidentState, Scope, Severity
+from unicrond.model.incident import Incident, IncidentState, Proof, Review, Scope, Severity
 from unicrond.model.run import (
     AgentView,
     Assignment,
@@ -210,6 +210,15 @@ def test_our_drains_of_the_last_hour_are_counted_again(reopen: Reopen) -> None:
         )
     )
     assert reopen().load().drains == ((8000.0, "n2"),)
+
+
+def test_the_last_review_of_an_incident_replaces_the_one_before(reopen: Reopen) -> None:
+    store = reopen()
+    first = Review(12, "hang.overdue", Proof.UNDECIDED, 10.0, "alice")
+    person = replace(first, proof=Proof.REFUTED, by="alice", reason="it was an evaluation")
+    store.save(Changes(reviews=(first, replace(first, incident_id=7))))
+    store.save(Changes(reviews=(person,)))
+    assert reopen().load().reviews == (replace(first, incident_id=7), person)
 
 
 def test_what_the_caller_changes_later_is_not_saved(reopen: Reopen) -> None:

@@ -96,13 +96,16 @@ def test_a_database_of_a_newer_program_is_refused(url: str, engine: Engine) -> N
     assert migrate.current(engine) == "0999"
 
 
-def test_an_older_database_is_refused_with_the_command_that_helps(
-    url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    migrate.upgrade(engine)
-    monkeypatch.setattr(migrate, "HEAD", "0002")
-    with pytest.raises(BadInput, match=r"at revision 0001 .* run `unicronctl db upgrade`"):
-        migrate.ensure_ready(engine)
+def test_an_older_database_is_refused_until_it_was_upgraded(url: str, engine: Engine) -> None:
+    store = open_store(url)
+    store.save(Changes(mode=Mode.ACTIVE))
+    store.close()
+    for older in schema.REVISIONS[-2::-1]:
+        migrate.downgrade(engine, older)
+        with pytest.raises(BadInput, match=rf"at revision {older} .* run `unicronctl db upgrade`"):
+            migrate.ensure_ready(engine)
+        assert migrate.upgrade(engine) == (older, schema.REVISIONS[-1])
+        assert SqlStore(engine).load().mode is Mode.ACTIVE
 
 
 def test_somebody_elses_database_is_refused(url: str, engine: Engine) -> None:

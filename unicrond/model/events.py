@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from unicrond.model.cluster import Snapshot
 from unicrond.model.decision import Mode, Outcome
-from unicrond.model.incident import Signal
+from unicrond.model.incident import Proof, Signal
 from unicrond.model.run import Assignment, Phase
 
 
@@ -94,6 +94,18 @@ class ModeSet:
 
 
 @dataclass(frozen=True, slots=True)
+class ReviewGiven:
+    """A person says whether an incident was one. `official`: an admin, whose word counts for all"""
+
+    at: float
+    incident_id: int
+    proof: Proof
+    who: str
+    official: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Nothing happened but time. `lag_seconds`: by how much the loop itself was late."""
 
@@ -109,5 +121,6 @@ Event = (
     | SignalArrived
     | OutcomeArrived
     | ModeSet
+    | ReviewGiven
     | Tick
 )

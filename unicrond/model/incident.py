@@ -74,3 +74,24 @@ class Incident:
     first_signal_at: float = 0.0  # when the fault was noticed where it happened
     decided_at: float = 0.0
     closed_at: float = 0.0
+    rule: str = ""  # that opened it (detectors/trust.py)
+
+
+class Proof(StrEnum):
+    CONFIRMED = "confirmed"
+    REFUTED = "refuted"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """Whether the rule that opened an incident was right. A person's word outweighs what came of
+    it, and the last person's the one before."""
+
+    incident_id: int
+    rule: str
+    proof: Proof
+    at: float
+    owner: str = ""  # the user on whose word it rests, "" where it is an admin's or the cluster's
+    by: str = ""  # the person who said so, "" where the outcome shows it
+    reason: str = ""

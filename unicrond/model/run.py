@@ -182,6 +182,8 @@ class Run:
     failures: tuple[float, ...] = ()  # restarts of the last hour, Unix seconds
     restarts_without_progress: int = 0
     last_root: str = ""  # node of the last failure, to tell a repeat from a new one
+    doubted: int = 0  # the incident whose rule said that a restart would not help
+    doubted_generation: int = 0  # that it broke
     finished_code: int | None = None  # the agents' word that the run is over
     end_reason: str = ""
     ended_at: float = 0.0
