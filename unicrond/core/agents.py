@@ -10,7 +10,7 @@ from unicrond.core.suspect import heard_again
 from unicrond.core.trouble import reconsider
 from unicrond.model.decision import ActionKind
 from unicrond.model.events import AgentBeat, AgentJoined, AgentLeft, Registration
-from unicrond.model.incident import IncidentState
+from unicrond.model.incident import IncidentState, Scope, Severity
 from unicrond.model.run import AgentView, Assignment, HealStep, LossState, Phase, Run, RunState
 
 TERMINATED = 143  # by SIGTERM: scancel, a requeue, a time limit; or a kill of this agent alone
@@ -130,17 +130,27 @@ def _after_join(cycle: Cycle, run: Run, view: AgentView) -> None:
             run = cycle.put(replace(run, healing=replace(healing, spawning=spawning)))
         heal.order_stop(cycle, run, node)
     elif view.generation < run.generation and view.phase in (Phase.STARTING, Phase.RUNNING):
-        incident = cycle.incident_of(run)
-        cycle.act(
-            incident.incident_id if incident else 0,
-            run,
-            ActionKind.STOP_RANKS,
-            node,
-            generation=run.generation - 1,
-        )
+        _stop_past(cycle, run, view)
     for action, _ in tuple(cycle.state.pending.values()):
         if action.run_id == run.run_id and action.node == node and action.kind in _ORDERS:
             cycle.again(action)
+
+
+def _stop_past(cycle: Cycle, run: Run, view: AgentView) -> None:
+    """Ranks of a generation that is over stop, in every mode; an incident says why, at once over
+    where no other is open."""
+    past, node = run.generation - 1, view.node
+    for action, _ in cycle.state.pending.values():
+        if (action.run_id, action.node, action.kind) == (run.run_id, node, ActionKind.STOP_RANKS):
+            return
+    incident = cycle.incident_of(run)
+    if incident is None:
+        what = f"{node} is back with ranks of generation {view.generation}, which is over"
+        incident = cycle.open_incident(
+            "left behind", Severity.NONE, Scope.NODE, run, what, node=node
+        )
+        cycle.close_incident(incident.incident_id, IncidentState.RESOLVED, "they are to stop")
+    cycle.act(incident.incident_id, run, ActionKind.STOP_RANKS, node, generation=past)
 
 
 def on_beat(cycle: Cycle, event: AgentBeat) -> None:

@@ -15,7 +15,7 @@ from unicrond.model.decision import (
     Outcome,
     OutcomeState,
 )
-from unicrond.model.incident import Incident, IncidentState, Scope, Severity
+from unicrond.model.incident import Incident, IncidentState, Proof, Review, Scope, Severity
 from unicrond.model.run import Assignment, Phase, Run
 from unicrond.ports import Changes, JournalEntry
 
@@ -36,6 +36,7 @@ class Cycle:
         self._outcomes: list[Outcome] = []
         self._journal: list[JournalEntry] = []
         self._mode: Mode | None = None
+        self._reviews: dict[int, Review] = {}
 
     # runs and incidents
     def put(self, run: Run) -> Run:
@@ -89,6 +90,7 @@ class Cycle:
         rank: int | None = None,
         noticed_at: float = 0.0,
         evidence: str = "",
+        rule: str = "",
     ) -> Incident:
         incident = Incident(
             incident_id=self.state.next_incident_id,
@@ -103,10 +105,18 @@ class Cycle:
             summary=summary,
             cause_text=evidence,
             first_signal_at=noticed_at or self.now,
+            rule=rule,
         )
         self.state.next_incident_id += 1
+        if rule:
+            owner = run.user if run else ""
+            self.put_review(Review(incident.incident_id, rule, Proof.UNDECIDED, self.now, owner))
         self.note("signal", summary, run, incident=incident.incident_id, node=node)
         return self.put_incident(incident)
+
+    def put_review(self, review: Review) -> None:
+        self.state.ledger.put(review)
+        self._reviews[review.incident_id] = review
 
     def close_incident(self, incident_id: int, state: IncidentState, why: str) -> None:
         incident = self.state.incidents.get(incident_id)
@@ -155,18 +165,24 @@ class Cycle:
     def decide(
         self,
         incident: Incident,
-        run: Run,
+        run: Run | None,
         choice: str,
         reason: str,
-        alternatives: tuple[Alternative, ...],
+        alternatives: tuple[Alternative, ...] = (),
+        *,
+        held: bool = False,
     ) -> None:
-        acts = self.state.acts_for(run)
+        """`held`: whatever the mode, nothing is to follow from it, and the reason says why."""
+        acts = run is not None and not held and self.state.acts_for(run)
+        told = reason
+        if run is not None and not acts and not held:
+            told = f"{reason} (not carried out: {self._why_not(run)})"
         self._decisions.append(
             Decision(
                 self.now,
                 incident.incident_id,
-                run.run_id,
-                run.generation,
+                run.run_id if run else None,
+                run.generation if run else 0,
                 choice,
                 reason,
                 acts,
@@ -175,7 +191,7 @@ class Cycle:
         )
         self.note(
             "decision",
-            reason if acts else f"{reason} (not carried out: {self._why_not(run)})",
+            told,
             run,
             incident=incident.incident_id,
         )
@@ -253,6 +269,7 @@ class Cycle:
             outcomes=tuple(self._outcomes),
             journal=tuple(self._journal),
             mode=self._mode,
+            reviews=tuple(self._reviews.values()),
         )
 
 

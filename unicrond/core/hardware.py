@@ -10,7 +10,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from detectors.classification import classify
+from detectors.trust import sensed
 from detectors.verdict import Kind
+from unicrond.core import record
 from unicrond.core.cycle import Cycle
 from unicrond.core.guards import OUR_REASON, drains_left
 from unicrond.core.state import State
@@ -69,9 +72,16 @@ def fault_of(signal: Signal) -> Fault | None:
         node=signal.node,
         what=f"{kind} on {signal.node}: {signal.text[:300]}{times}",
         noticed_at=signal.at,
+        rule=_rule(str(signal.data.get("source")), Kind(kind), signal.text),
         sick=True,
         evidence=signal.text,
     )
+
+
+def _rule(source: str, kind: Kind, text: str) -> str:
+    """Of the driver's or the kernel's own line, where it is one; else of the sensor."""
+    verdict = classify("dmesg", text)
+    return verdict.rule if verdict.kind is kind and verdict.is_failure else sensed(source, kind)
 
 
 def explanation(state: State, run: Run, signal: Signal) -> Fault | None:
@@ -152,6 +162,7 @@ def _condemn(cycle: Cycle, fault: Fault, runs: list[Run]) -> None:
             node=fault.node,
             noticed_at=fault.noticed_at,
             evidence=fault.evidence,
+            rule=fault.rule,
         )
     _drain(cycle, incident, fault)
 
@@ -165,7 +176,10 @@ def _draining(cycle: Cycle, node: str) -> bool:
 
 
 def _drain(cycle: Cycle, incident: Incident, fault: Fault) -> None:
-    if cycle.state.mode is not Mode.ACTIVE:
+    if held := record.held(cycle.state, fault.rule, None):
+        cycle.decide(incident, None, "observe", f"{fault.what}; {held}: only observed", held=True)
+        _close(cycle, incident, f"{fault.node} is not drained")
+    elif cycle.state.mode is not Mode.ACTIVE:
         _close(cycle, incident, f"{fault.node} is not drained: mode {cycle.state.mode}")
     elif not drains_left(cycle.state, cycle.now):
         reason = f"{fault.what}; draining it would exceed the budget of drains an hour"

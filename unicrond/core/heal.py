@@ -182,7 +182,7 @@ def _advance_start(cycle: Cycle, run: Run, healing: Healing) -> None:
         cycle.put(replace(run, state=RunState.RUNNING, healing=None))
         cycle.resolve_older(
             run,
-            f"running again on {len(healing.nodes)} nodes as generation {run.generation}, "
+            f"ranks run again on {len(healing.nodes)} nodes as generation {run.generation}, "
             f"{cycle.now - _noticed(cycle, healing):.1f} s after it was noticed",
         )
     elif cycle.now > healing.deadline:

@@ -97,6 +97,8 @@ def _leave_taken(cycle: Cycle, run: Run, gone: list[str]) -> None:
                     node,
                     f"Slurm took {node} from the job",
                     cycle.now,
+                    "slurm.took",
+                    fact=True,
                     lost=(node,),
                 ),
             )
@@ -125,6 +127,8 @@ def _ended(cycle: Cycle, run: Run, allocation: Allocation) -> None:
                 run.batch_host,
                 f"Slurm ended the job ({allocation.state}) although no agent said that it was over",
                 cycle.now,
+                "slurm.ended",
+                fact=True,
                 lost=(run.batch_host,),
             ),
         )

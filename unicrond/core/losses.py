@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from unicrond.core import record
 from unicrond.core.cycle import Cycle
 from unicrond.core.guards import OUR_REASON, drains_left, lease_of
 from unicrond.model.cluster import Allocation, JobState, NodeState
 from unicrond.model.decision import Action, ActionKind, Outcome, OutcomeState
+from unicrond.model.incident import Proof
 from unicrond.model.run import Loss, LossState, Run
 
 PROBE_EVERY_SECONDS = 3.0
@@ -69,6 +71,7 @@ def returned(cycle: Cycle, run: Run, node: str) -> None:
     loss = run.loss_of(node)
     if loss and not loss.waiting and loss.state in (LossState.SUSPECTED, LossState.CONFIRMED):
         _put(cycle, run, replace(loss, state=LossState.RETURNED), "it is heard again: not drained")
+        record.loss_returned(cycle, run, loss)
 
 
 def _confirm(cycle: Cycle, run: Run, loss: Loss) -> None:
@@ -165,5 +168,7 @@ def _put(cycle: Cycle, run: Run, loss: Loss, why: str = "") -> None:
         loss if (old.node, old.since) == (loss.node, loss.since) else old for old in run.losses
     )
     cycle.put(replace(run, losses=losses))
+    if loss.state is LossState.CONFIRMED:
+        record.outcome(cycle, loss.incident_id, Proof.CONFIRMED, f"{loss.node} is confirmed lost")
     if why:
         cycle.note("note", f"{loss.node}: {why}", run, incident=loss.incident_id, node=loss.node)

@@ -6,13 +6,16 @@ from dataclasses import replace
 
 from detectors.exits import classify_exit
 from detectors.hang import Evidence, find
-from detectors.verdict import Kind
+from detectors.remedies import remedy
+from detectors.verdict import Kind, Verdict
 from transition.membership import NO_RESTART
 from unicrond.core import hardware
 from unicrond.core.cycle import Cycle
 from unicrond.core.trouble import Fault, report
 from unicrond.model.incident import Scope, Severity, Signal, SignalKind
 from unicrond.model.run import Phase, Run
+
+RAISED = "exception.raised"
 
 
 def on_signal(cycle: Cycle, signal: Signal) -> None:
@@ -46,6 +49,7 @@ def on_signal(cycle: Cycle, signal: Signal) -> None:
                 "lost connection",
                 Severity.SEV2,
                 f"{signal.node} heard nobody for its lease and stopped its ranks",
+                "agent.lease",
             )
         case SignalKind.START_FAILED:
             _report(
@@ -55,6 +59,7 @@ def on_signal(cycle: Cycle, signal: Signal) -> None:
                 "exited abnormally",
                 Severity.SEV2,
                 f"{signal.node} could not start its ranks: {signal.text}",
+                "agent.start",
                 program=True,
             )
 
@@ -66,6 +71,7 @@ def _report(
     kind: str,
     severity: Severity,
     what: str,
+    rule: str,
     *,
     program: bool = False,
 ) -> None:
@@ -79,6 +85,8 @@ def _report(
             node=signal.node,
             what=what,
             noticed_at=signal.at,
+            rule=rule,
+            fact=True,
             program=program,
             own=program,
         ),
@@ -100,21 +108,21 @@ def _on_exit(cycle: Cycle, run: Run, signal: Signal) -> None:
     what = f"rank {rank} on {node} ended {how} ({kind})"
     if not own:
         rank, node, what = _culprit(run, rank, node, what)
-    severity = Severity(verdict.severity)
     report(
         cycle,
         run,
         Fault(
             kind=kind,
-            # a dead rank needs at least a restart, whatever its last words ask for
-            severity=severity if severity is Severity.SEV1 else Severity.SEV2,
+            severity=_severity(verdict),
             scope=Scope.RANK,
             node=node,
             rank=rank,
             what=what,
             noticed_at=signal.at,
+            rule=verdict.rule,
+            fact=True,
             own=own,
-            recurs=verdict.recurs,
+            remedy=remedy(verdict),
             program=True,
             final=code == NO_RESTART,
             evidence=last_words or signal.text,
@@ -135,18 +143,25 @@ def _on_exception(cycle: Cycle, run: Run, signal: Signal) -> None:
         run,
         Fault(
             kind=verdict.kind,
-            severity=Severity.SEV2,
+            severity=_severity(verdict),
             scope=Scope.RANK,
             node=node,
             rank=rank,
             what=what,
             noticed_at=signal.at,
+            # what an exit code alone says is not known yet: the rank has not ended
+            rule=RAISED if verdict.rule.startswith("exit.") else verdict.rule,
             own=own,
-            recurs=verdict.recurs,
+            remedy=remedy(verdict),
             program=True,
             evidence=signal.text,
         ),
     )
+
+
+def _severity(verdict: Verdict) -> Severity:
+    """A dead rank needs at least a restart, whatever its last words ask for."""
+    return Severity.SEV2 if verdict.severity is Severity.NONE else verdict.severity
 
 
 def _ended_early(run: Run) -> tuple[tuple[int, str], ...]:
@@ -195,6 +210,7 @@ def _on_slow(cycle: Cycle, run: Run, signal: Signal) -> None:
             rank=rank,
             what=what,
             noticed_at=signal.at,
+            rule=finding.rule,
             program=True,
             own=finding.rank is not None,
             evidence=others,

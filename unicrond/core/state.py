@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from detectors.hang import Evidence
+from detectors.trust import Ledger
 from unicrond.core.policy import Policy
 from unicrond.model.cluster import Allocation, Node
 from unicrond.model.decision import Action, ActionKey, Mode
@@ -35,6 +36,7 @@ class State:
     reported: set[tuple[int, int, str]] = field(default_factory=set)  # run, generation, silent node
     hints: dict[str, Signal] = field(default_factory=dict)  # of hardware, newest by node
     vetoed: set[tuple[int, str]] = field(default_factory=set)  # silences already explained
+    ledger: Ledger = field(default_factory=Ledger)  # how far each rule is believed
 
     def acts_for(self, run: Run) -> bool:
         """Whether decisions about this run are carried out."""
@@ -78,4 +80,5 @@ def from_saved(saved: Saved, policy: Policy, now: float) -> State:
         next_incident_id=saved.next_incident_id,
         next_ordinal=saved.next_ordinal,
         drains=list(saved.drains),
+        ledger=Ledger(saved.reviews),
     )

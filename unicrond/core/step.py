@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from unicrond.core import agents, hardware, heal, jobs, losses, signals, suspect
+from unicrond.core import agents, hardware, heal, jobs, losses, record, signals, suspect
 from unicrond.core.cycle import Cycle, describe
 from unicrond.core.shift import shift
 from unicrond.core.state import State
@@ -22,6 +22,7 @@ from unicrond.model.events import (
     Event,
     ModeSet,
     OutcomeArrived,
+    ReviewGiven,
     SignalArrived,
     SnapshotTaken,
     Tick,
@@ -54,6 +55,7 @@ class Core:
             return cycle.changes()
         if ticked:
             suspect.look(cycle)
+            record.look(cycle)
             _resend(cycle)
             _close_outlived(cycle)
         for run in self.state.live_runs():
@@ -121,6 +123,8 @@ def _take(cycle: Cycle, event: Event) -> None:
                 _on_outcome(cycle, event.outcome)
         case ModeSet():
             _on_mode(cycle, event)
+        case ReviewGiven():
+            record.on_review(cycle, event)
         case Tick():
             cycle.state.lag_seconds = event.lag_seconds
 
@@ -198,6 +202,8 @@ def _start_failed(cycle: Cycle, action: Action, outcome: Outcome) -> None:
             action.node,
             f"{action.node} could not start its ranks: {outcome.detail}",
             outcome.at,
+            "agent.start",
+            fact=True,
             program=True,
         ),
     )

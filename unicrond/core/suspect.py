@@ -142,6 +142,8 @@ def _report(cycle: Cycle, run: Run, nodes: list[str]) -> None:
             node=first,
             what=what,
             noticed_at=cycle.now if lost else last,
+            rule="silence.lost" if lost else "agent.ended",
+            fact=not lost,
             lost=lost,
             dead_agents=dead,
         ),

@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from transition.membership import Trouble
-from unicrond.core import heal, losses
+from unicrond.core import heal, losses, record
 from unicrond.core.cycle import Cycle
 from unicrond.core.guards import shunned_by_others
 from unicrond.model.cluster import NodeState
-from unicrond.model.incident import Incident, IncidentState, Scope, Severity
+from unicrond.model.incident import Incident, IncidentState, Proof, Scope, Severity
 from unicrond.model.run import HealStep, Run
+
+IN_PLACE = "SEV3 asks for another try in place, which is carried out as SEV2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +29,11 @@ class Fault:
     node: str
     what: str  # a sentence without its full stop
     noticed_at: float
+    rule: str  # that made it of the signal
     rank: int | None = None
+    fact: bool = False  # it has happened: a restart is needed, however far the rule is believed
     own: bool = True
-    recurs: bool = False
+    remedy: str = ""  # what a person has to mend, where a restart alone is lost time
     program: bool = False  # a rank failed, so progress is in question
     sick: bool = False  # the node is, whatever its ranks do
     final: bool = False  # it asks not to be restarted
@@ -42,29 +46,55 @@ def report(cycle: Cycle, run: Run, fault: Fault) -> None:
     """Opens or joins an incident, and decides where that is called for."""
     if run.finished_code is not None or run.state.ended:
         return
+    fault, held = _as_believed(cycle, run, fault)
     incident = cycle.incident_of(run)
-    joined = incident is not None and _same_fault(run, incident)
-    if joined:
-        assert incident is not None
+    if incident is not None and _same_fault(run, incident):
         incident = _merge(cycle, incident, run, fault)
-        if not (_was_only_observed(cycle, run, incident) or _changes_the_way(run, fault)):
+        undone = _was_only_observed(cycle, run, incident) or _changes_the_way(run, fault)
+        if held or not undone:
             return
     else:
-        incident = cycle.open_incident(
-            fault.kind,
-            fault.severity,
-            fault.scope,
-            run,
-            fault.what,
-            node=fault.node,
-            rank=fault.rank,
-            noticed_at=fault.noticed_at,
-            evidence=fault.evidence,
-        )
-    run = _count_progress(cycle, run, fault)
-    trouble = _trouble(cycle, run, fault)
+        incident = _open(cycle, run, fault)
+        if held:
+            reason = f"{fault.what}; {held}: only observed"
+            cycle.decide(incident, run, "observe", reason, held=True)
+            return
+    progressed = _progressed(cycle, run)
+    run = _count(cycle, run, fault, incident, progressed)
+    trouble = _trouble(cycle, run, fault, progressed)
     run = cycle.put(replace(run, last_root=fault.node))
     heal.begin(cycle, run, incident, trouble)
+
+
+def _as_believed(cycle: Cycle, run: Run, fault: Fault) -> tuple[Fault, str]:
+    """The fault as far as its rule is believed, and why nothing may be ordered on its word. What
+    has happened needs its restart; only what the rule asks beyond that depends on its record."""
+    held = record.held(cycle.state, fault.rule, run)
+    if not held or not fault.fact:
+        return fault, held
+    severity = Severity.SEV2 if fault.severity is Severity.SEV1 else fault.severity
+    if fault.remedy or severity is not fault.severity:
+        what = f"{fault.what}; {held}: restarted only"
+        fault = replace(fault, remedy="", severity=severity, what=what)
+    return fault, ""
+
+
+def _open(cycle: Cycle, run: Run, fault: Fault) -> Incident:
+    incident = cycle.open_incident(
+        fault.kind,
+        fault.severity,
+        fault.scope,
+        run,
+        fault.what,
+        node=fault.node,
+        rank=fault.rank,
+        noticed_at=fault.noticed_at,
+        evidence=fault.evidence,
+        rule=fault.rule,
+    )
+    if fault.fact and not fault.remedy and fault.severity is not Severity.SEV1:
+        record.outcome(cycle, incident.incident_id, Proof.CONFIRMED, "it has happened")
+    return incident
 
 
 def reconsider(cycle: Cycle, run: Run, what: str, returned: str = "") -> None:
@@ -129,22 +159,34 @@ def _merge(cycle: Cycle, incident: Incident, run: Run, fault: Fault) -> Incident
             cause_text=fault.evidence,
         )
     cycle.note("signal", fault.what, run, incident=incident.incident_id, node=fault.node)
+    if fault.fact:
+        record.joined(cycle, run, incident, fault.rank, fault.what)
     return cycle.put_incident(incident)
 
 
-def _count_progress(cycle: Cycle, run: Run, fault: Fault) -> Run:
-    lived = cycle.now - run.generation_since
+def _progressed(cycle: Cycle, run: Run) -> bool:
+    """Whether the generation that broke came further than those before it."""
     if run.iteration >= 0:
-        progressed = run.iteration > run.generation_iteration
-    else:
-        progressed = lived >= cycle.state.policy.progress_seconds
+        return run.iteration > run.generation_iteration
+    return cycle.now - run.generation_since >= cycle.state.policy.progress_seconds
+
+
+def _count(cycle: Cycle, run: Run, fault: Fault, incident: Incident, progressed: bool) -> Run:
+    if fault.remedy and not progressed:
+        record.failed_again(cycle, run, incident, fault.rule)
     without = 0 if progressed else run.restarts_without_progress + fault.program
-    if fault.recurs and without >= 2:  # the same certain failure after a restart: no third try
-        without = max(without, cycle.state.policy.restarts_without_progress + 1)
-    return cycle.put(replace(run, restarts_without_progress=without))
+    doubted = incident.incident_id if fault.remedy and progressed else 0
+    return cycle.put(
+        replace(
+            run,
+            restarts_without_progress=without,
+            doubted=doubted,
+            doubted_generation=run.generation,
+        )
+    )
 
 
-def _trouble(cycle: Cycle, run: Run, fault: Fault) -> Trouble:
+def _trouble(cycle: Cycle, run: Run, fault: Fault, progressed: bool) -> Trouble:
     healing = run.healing
     lost = dict.fromkeys((*(healing.lost if healing else ()), *fault.lost))
     dead = dict.fromkeys(
@@ -159,7 +201,9 @@ def _trouble(cycle: Cycle, run: Run, fault: Fault) -> Trouble:
         dead_agents=tuple(n for n in dead if n not in lost),
         moves_off=moves_off,
         final=fault.final,
-        what=fault.what,
+        # one that came further fails the same after a restart, or it does not: then it is known
+        remedy=fault.remedy if fault.own and not progressed else "",
+        what=f"{fault.what}; {IN_PLACE}" if fault.severity is Severity.SEV3 else fault.what,
     )
 
 
@@ -173,7 +217,7 @@ def _moves_off(cycle: Cycle, run: Run, fault: Fault) -> bool:
     """Whether this run should avoid the root's node: it failed there twice, or the node is sick."""
     if fault.sick:
         return True
-    if not fault.program or not fault.own or fault.recurs:
+    if not fault.program or not fault.own or fault.remedy:
         return False
     repeat = run.restarts_without_progress >= 1 and run.last_root == fault.node
     if not repeat and fault.severity is not Severity.SEV1:
