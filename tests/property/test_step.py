@@ -143,8 +143,7 @@ def test_any_story_keeps_the_promises(story: list[tuple[Event, float, bool]]) ->
             assert action.key not in keys
             keys.add(action.key)
             assert loads(Action, dumps(action)) == action
-            if action.kind is not ActionKind.STOP_RANKS:
-                assert action.key.incident_id > 0
+            assert action.key.incident_id > 0
         for decision in changes.decisions:
             assert decision.reason
             assert [a.chosen for a in decision.alternatives].count(True) == 1

@@ -52,6 +52,9 @@ def test_a_killed_rank_restarts_all_ranks_on_the_same_nodes(world: World) -> Non
     )
     assert world.run(job).assignment.nodes == before.assignment.nodes
     assert took < 3
+    assert isinstance(world.store, MemoryStore)
+    end = next(e.text for e in reversed(world.store.journal) if e.kind == "note")
+    assert end.startswith("ranks run again on 3 nodes as generation 2, ")
     assert ActionKind.DRAIN not in kinds(world)
 
 

@@ -9,7 +9,7 @@ from world import World
 from db.memory import MemoryStore
 from unicrond.core.policy import Policy
 from unicrond.model.decision import ActionKind, Mode
-from unicrond.model.events import ModeSet, SignalArrived
+from unicrond.model.events import AgentJoined, ModeSet, Registration, SignalArrived
 from unicrond.model.incident import Signal, SignalKind
 from unicrond.model.run import Phase, RunState
 
@@ -317,3 +317,36 @@ def test_a_node_that_an_admin_takes_from_a_job_is_left_and_not_drained(world: Wo
     world.pass_seconds(100)
     assert ActionKind.DRAIN not in kinds(world)
     assert world.core.state.incidents == {}
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_an_agent_that_is_back_with_ranks_of_a_past_generation_stops_them_once(
+    world: World, mode: Mode
+) -> None:
+    job = running(world)
+    world.agents.kill_rank(job, "n3")
+    heals(world, job)
+    set_mode(world, mode)
+    world.tick()
+    before, run, n2 = len(world.performed), world.run(job), world.agents.jobs[job].agents["n2"]
+    n2.linked = False  # it answers no order for now
+    for _ in range(2):
+        world.tell(
+            AgentJoined(
+                world.clock.at,
+                Registration(
+                    job, "n2", n2.agent, run.uid, run.name, run.weight, run.min_nodes,
+                    run.max_nodes, 1, run.nodes, 0, Phase.RUNNING, 1, -1, None,
+                ),
+            )
+        )  # fmt: skip
+    world.tick()
+    keys = {action.key for action in world.performed[before:]}
+    assert {action.kind for action in world.performed[before:]} == {ActionKind.STOP_RANKS}
+    assert len(keys) == 1
+    assert world.performed[-1].args == {"generation": 1}
+    assert world.performed[-1].key.incident_id > 1, "not that of the rank, which is over"
+    assert world.core.state.incidents == {}
+    assert isinstance(world.store, MemoryStore)
+    story = [entry.text for entry in world.store.journal if entry.kind == "signal"]
+    assert story[-1] == "n2 is back with ranks of generation 1, which is over"
