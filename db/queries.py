@@ -11,19 +11,22 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import Column, ColumnElement, Connection, Row, Select, Table, select
+from sqlalchemy import Column, ColumnElement, Connection, Row, Select, Table, func, or_, select
 
 from db import migrate, schema
 from db.codec import CodecError, loads
 from db.engine import reading_engine, translated_errors
+from db.knowledge import Observation, Planned
 from db.schema import REVISIONS
 from db.store import newest_reviews
 from unicrond.errors import BadInput, StoreUnavailable
 from unicrond.model.cluster import Allocation, Node
 from unicrond.model.decision import Action, Decision, Outcome
-from unicrond.model.incident import Incident, Review
+from unicrond.model.incident import Incident, IncidentState, Review
 from unicrond.model.run import Run
 from unicrond.ports import JournalEntry
+
+NO_INCIDENT = 0  # of a decision that no incident called for
 
 T = TypeVar("T")
 Conditions = Sequence[ColumnElement[bool]]
@@ -152,6 +155,56 @@ class Queries:
     def node(self, name: str) -> Node | None:
         return self._one(Node, schema.nodes, "name", name)
 
+    def observations(self, run_id: int | None = None) -> tuple[Observation, ...]:
+        """Of one run, or of all that are live."""
+        o, r = schema.observations.c, schema.runs.c
+        query = select(o.doc).order_by(o.run_id, o.workers)
+        if run_id is not None:
+            query = query.where(o.run_id == run_id)
+        else:
+            query = query.join(schema.runs, r.run_id == o.run_id).where(r.ended.is_(False))
+        return tuple(_loads(Observation, row.doc) for row in self._rows(query))
+
+    def learned(self, kind: str, subject: str) -> Any:
+        """As JSON, None when it never was."""
+        c = schema.knowledge.c
+        rows = self._rows(select(c.doc).where(c.kind == kind, c.subject == subject))
+        return json.loads(rows[0].doc) if rows else None
+
+    def last_plan(self) -> Planned | None:
+        c = schema.plans.c
+        rows = self._rows(select(c.at, c.cause, c.doc).order_by(c.id.desc()).limit(1))
+        return Planned(rows[0].at, rows[0].cause, rows[0].doc) if rows else None
+
+    def plans_since(self, at: float, but: str) -> int:
+        """How many were made, but for one cause."""
+        c = schema.plans.c
+        query = select(func.count()).where(c.at > at, c.cause != but)
+        return self._within(lambda db: db.scalar(query)) or 0
+
+    def faults(self, limit: int = 20_000) -> tuple[Incident, ...]:
+        """The newest incidents that have a node as their root."""
+        c = schema.incidents.c
+        query = select(c.doc).where(c.root_node != "").order_by(c.incident_id.desc()).limit(limit)
+        return tuple(_loads(Incident, row.doc) for row in self._rows(query))
+
+    def heals(self, limit: int = 5_000) -> tuple[tuple[Incident, Decision], ...]:
+        """The newest incidents that were resolved, each with the last decision on it."""
+        d, i = schema.decisions.c, schema.incidents.c
+        query = (
+            select(i.doc.label("incident"), d.doc.label("decision"))
+            .join(schema.incidents, i.incident_id == d.incident_id)
+            .where(i.state == IncidentState.RESOLVED.value)
+            .order_by(d.id.desc())
+            .limit(limit)
+        )
+        last: dict[int, tuple[Incident, Decision]] = {}
+        for row in self._rows(query):
+            decision = _loads(Decision, row.decision)
+            if decision.acts and decision.incident_id not in last:
+                last[decision.incident_id] = _loads(Incident, row.incident), decision
+        return tuple(last.values())
+
     def story_of_run(self, run_id: int, after: str = "", limit: int = 200) -> Page[StoryLine]:
         return self._story([schema.journal.c.run_id == run_id], after, limit)
 
@@ -173,8 +226,13 @@ class Queries:
 
     def _with_decisions(self, entries: Sequence[JournalEntry]) -> tuple[StoryLine, ...]:
         c = schema.decisions.c
-        incidents = {e.incident_id for e in entries if e.kind == "decision" and e.incident_id}
-        rows = self._rows(select(c.doc).where(c.incident_id.in_(incidents))) if incidents else []
+        told = [entry for entry in entries if entry.kind == "decision"]
+        of_incidents = {entry.incident_id for entry in told if entry.incident_id}
+        others = {entry.at for entry in told if not entry.incident_id}  # the planner's
+        wanted = or_(
+            c.incident_id.in_(of_incidents), (c.incident_id == NO_INCIDENT) & c.at.in_(others)
+        )
+        rows = self._rows(select(c.doc).where(wanted)) if told else []
         decisions = [_loads(Decision, row.doc) for row in rows]
         return tuple(StoryLine(entry, _behind(entry, decisions)) for entry in entries)
 
@@ -252,5 +310,5 @@ def _journal_entry(row: Any) -> JournalEntry:
 def _behind(entry: JournalEntry, decisions: Iterable[Decision]) -> Decision | None:
     if entry.kind != "decision":
         return None
-    told = (entry.incident_id, entry.at)
+    told = (entry.incident_id or NO_INCIDENT, entry.at)
     return next((d for d in decisions if (d.incident_id, d.at) == told), None)

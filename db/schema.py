@@ -9,6 +9,9 @@ actions      intents; the outcome joins its intent
 journal      append only: the story
 allocations  every Slurm job with GPUs: a row is written when it changes and never removed
 nodes        as Slurm last described them
+observations iteration times, a row for each run and each size that it had
+knowledge    what was learned, one JSON value for each kind and subject
+plans        what the planner proposed, the newest few thousand
 reviews      whether the rule that opened an incident was right, one each
 
 Types are those that SQLite, PostgreSQL and MariaDB share. Times are Unix seconds.
@@ -34,7 +37,7 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-REVISIONS = ("0001", "0002")
+REVISIONS = ("0001", "0002", "0003")
 """Every revision that this program knows, oldest first; a test holds it against migrations/."""
 
 NAME_LENGTH = 255
@@ -189,3 +192,32 @@ nodes = Table(
 )
 
 reviews = Table("reviews", metadata, _given("incident_id"), _needed("doc", Words()))
+
+observations = Table(
+    "observations",
+    metadata,
+    _given("run_id"),
+    _given("workers"),
+    _needed("at", Double),
+    _needed("doc", Words()),
+)
+
+knowledge = Table(
+    "knowledge",
+    metadata,
+    Column("kind", String(64), primary_key=True),
+    Column("subject", String(64), primary_key=True),
+    _needed("at", Double),
+    _needed("doc", Words()),
+)
+
+plans = Table(
+    "plans",
+    metadata,
+    _number(),
+    _needed("at", Double),
+    _needed("cause", Name()),
+    _needed("doc", Words()),
+    Index("plans_at", "at"),
+    sqlite_autoincrement=True,
+)

@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, Table, bindparam, delete, func, insert, select, update
 
-from db import migrate, schema
+from db import knowledge, migrate, schema
 from db.codec import CodecError, dumps, loads
 from db.engine import FileGuard, translated_errors, writing_engine
+from db.knowledge import Knowledge
 from db.watched import AllocationRow, Difference, Written, after, difference
 from detectors.trust import MOST_REVIEWS
 from unicrond.errors import StoreUnavailable
@@ -64,6 +65,16 @@ class SqlStore:
             return _save_snapshot(connection, written, changes.snapshot)
 
         self._written = self._within(write)
+
+    def learn(self, known: Knowledge) -> None:
+        """What was observed, learned and proposed beside the state."""
+
+        def write(connection: Connection) -> None:
+            knowledge.write(connection, known)
+            _append(connection, schema.decisions, [_decision_row(d) for d in known.decisions])
+            _append(connection, schema.journal, [_journal_row(entry) for entry in known.journal])
+
+        self._within(write)
 
     def put_meta(self, key: str, value: object) -> None:
         """One JSON value beside the state, such as the loop's heartbeat."""
