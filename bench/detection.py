@@ -1,0 +1,321 @@
+"""How long after a fault unicrond knows of it, on a real Slurm cluster; torchrun beside it.
+
+    scripts/bench detection [--repeats 20] [--cuts 6] [--lab detection]
+
+Two ranks of an unmodified DDP script on gloo, 0.1 s a train step, on a lab of three nodes; and the
+same under torchrun on this machine, in turns. All processes share one clock: a fault's moment is
+taken just before it, or by the failing process itself. unicrond knows when it has opened an
+incident; torchrun when it has logged that a rank failed. Needs root; about fifteen minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bench.report import ROOT, Figure, figure, finish, tell
+from bench.spine import Bench, raised
+from bench.trainings import USER, MeasurementError, StepLog
+from lab import Lab, LabError
+from lab.services import slurm_version
+
+RANKS, NODES = 2, 3
+STEP_SECONDS = 0.1
+BETWEEN_STEPS = 30  # enough for the pace to be known
+START_SECONDS = HEALED_SECONDS = 60.0
+KNOWN_SECONDS = 30.0
+HANG_OF_TORCHRUN_SECONDS = 20.0
+SCRIPT = ROOT / "bench/breakable.py"
+FAILED = re.compile(r"\bE(\d\d)(\d\d) (\d\d:\d\d:\d\d\.\d+) .*failed \(exitcode")
+TORCHRUN = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1", "TZ": "UTC"}
+
+
+def rank_process(folder: Path, rank: int) -> int:
+    """The main process of a rank that works in this folder, whatever namespaces it is in."""
+    wanted = f"RANK={rank}".encode()
+    for process in Path("/proc").iterdir():
+        try:
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            fits = any(word.endswith(b"breakable.py") for word in words)
+            if fits and wanted in (process / "environ").read_bytes().split(b"\0"):
+                cwd = (process / "cwd").resolve()
+                if cwd.name == folder.name:
+                    return int(process.name)
+        except (OSError, ValueError):
+            continue
+    raise MeasurementError(f"no process of rank {rank} works in {folder}")
+
+
+class Broken:
+    """A training in a folder; `struck` breaks it and tells when."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.log = StepLog(folder / "steps.jsonl")
+
+    def generation(self) -> int:
+        return self.log.more(BETWEEN_STEPS, HEALED_SECONDS).generation
+
+    def struck(self, number: signal.Signals, rank: int) -> float:
+        marks = self._marks()
+        at = time.time()
+        os.kill(rank_process(self.folder, rank), number)
+        if number not in (signal.SIGUSR1, signal.SIGUSR2):
+            return at
+        while len(self._marks()) == len(marks):
+            if time.time() > at + KNOWN_SECONDS:
+                raise MeasurementError("a rank did not break as it was told to")
+            time.sleep(0.005)
+        return float(self._marks()[-1])
+
+    def _marks(self) -> list[str]:
+        file = self.folder / "faults"
+        return file.read_text().split() if file.exists() else []
+
+
+class UnderUnicron(Broken):
+    def __init__(self, lab: Lab, name: str, ranks: int) -> None:
+        self._lab, inside = lab, f"/home/{USER}/{name}"
+        lab.exec(["mkdir", "-p", inside], user=USER)
+        super().__init__(lab.paths.inside(inside))
+        shutil.copy(SCRIPT, self.folder)
+        sbatch = ["sbatch", "--parsable", "-N", str(ranks), "--gpus-per-node=1", "--output=job.log"]
+        wrapped = ["/opt/unicron/bin/unicron-run", "--", "python", "breakable.py"]
+        self.job = int(lab.exec([*sbatch, *wrapped], user=USER, folder=inside).stdout)
+        self.log.wait(lambda _: True, START_SECONDS)
+
+    def end(self) -> None:
+        self._lab.exec(["scancel", str(self.job)], user=USER)
+
+
+class UnderTorchrun(Broken):
+    def __init__(self, folder: Path, ranks: int) -> None:
+        super().__init__(folder)
+        options = [
+            f"--nproc-per-node={ranks}", "--max-restarts=1000", "--monitor-interval=0.1",
+            "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1",
+        ]  # fmt: skip
+        with (folder / "stderr").open("w") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "torch.distributed.run", *options, str(SCRIPT)],
+                env={**os.environ, **TORCHRUN}, stdout=errors, stderr=errors, cwd=folder,
+                start_new_session=True,
+            )  # fmt: skip
+        self.log.wait(lambda _: True, START_SECONDS)
+
+    def knows_after(self, at: float, within_seconds: float) -> float | None:
+        deadline = at + within_seconds
+        while time.time() < deadline:
+            times = [_moment(found) for found in FAILED.finditer(self._errors())]
+            if known := next((moment for moment in times if moment > at), None):
+                return known - at
+            time.sleep(0.02)
+        return None
+
+    def _errors(self) -> str:
+        return (self.folder / "stderr").read_text(errors="replace")
+
+    def end(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait(5)
+
+
+def _moment(found: re.Match[str]) -> float:
+    day = f"{datetime.now(UTC).year} {found[1]} {found[2]} {found[3]}"
+    return datetime.strptime(day, "%Y %m %d %H:%M:%S.%f").replace(tzinfo=UTC).timestamp()
+
+
+# ------------------------------------------------------------ faults of a rank
+
+
+@dataclass(frozen=True)
+class Fault:
+    title: str
+    number: signal.Signals
+    goal: float
+    torchrun: bool = True  # which sees it at all
+
+
+RANK_FAULTS = (
+    Fault("exception", signal.SIGUSR1, 0.05),
+    Fault("SIGKILL", signal.SIGKILL, 0.05),
+    Fault("segfault", signal.SIGSEGV, 0.1),
+    Fault("hang", signal.SIGUSR2, 3 * STEP_SECONDS + 0.5, torchrun=False),
+)
+
+
+def of_ranks(bench: Bench, ours: UnderUnicron, theirs: UnderTorchrun, repeats: int) -> list[Figure]:
+    figures = []
+    for fault in RANK_FAULTS:
+        seen = [_ours(bench, ours, fault, number % RANKS) for number in range(repeats)]
+        figures.append(known(fault.title, seen, fault.goal))
+        beside = [_theirs(bench, theirs, fault, n % RANKS) for n in range(repeats)] if (
+            fault.torchrun
+        ) else []  # fmt: skip
+        figures += [figure(f"{fault.title}: torchrun knows", "s", beside)] if beside else []
+        tell(f"{fault.title}: {figures[-1 - bool(beside)].value:g} s")
+    return figures
+
+
+def known(title: str, seconds: list[float], goal: float) -> Figure:
+    return figure(f"{title}: unicrond knows", "s", seconds, goal=goal, worst=True)
+
+
+def _ours(bench: Bench, training: UnderUnicron, fault: Fault, rank: int) -> float:
+    generation = training.generation()
+    bench.pause()
+    at = training.struck(fault.number, rank)
+    incident = bench.incident_after(training.job, at)
+    training.log.first_after(at, generation, HEALED_SECONDS)
+    return incident.opened_at - at
+
+
+def _theirs(bench: Bench, training: UnderTorchrun, fault: Fault, rank: int) -> float:
+    generation = training.generation()
+    bench.pause()
+    at = training.struck(fault.number, rank)
+    seconds = training.knows_after(at, KNOWN_SECONDS)
+    if seconds is None:
+        raise MeasurementError(f"torchrun says nothing of {fault.title}")
+    training.log.first_after(at, generation, HEALED_SECONDS)
+    return seconds
+
+
+def hang_of_torchrun(training: UnderTorchrun) -> Figure:
+    training.generation()
+    at = training.struck(signal.SIGUSR2, 1)
+    known = training.knows_after(at, HANG_OF_TORCHRUN_SECONDS)
+    name = f"hang: noticed by torchrun within {HANG_OF_TORCHRUN_SECONDS:g} s"
+    return figure(name, "count", [int(known is not None)])
+
+
+# ------------------------------------------------------------ faults that the lab makes
+
+
+def of_hardware(bench: Bench, training: UnderUnicron, repeats: int) -> list[Figure]:
+    """In mode observe, where an incident is closed at once and training goes on."""
+    bench.lab.exec(["unicronctl", "mode", "observe", "--run", str(training.job)], user="root")
+    figures = []
+    for title, fault in (("Xid 79", "xid"), ("ECC error", "ecc")):
+        seen = [_struck(bench, training, fault) for _ in range(repeats)]
+        figures.append(known(title, seen, 1.0))
+        tell(f"{title}: {figures[-1].value:g} s")
+    bench.lab.exec(["unicronctl", "mode", "active", "--run", str(training.job)], user="root")
+    return figures
+
+
+def _struck(bench: Bench, training: UnderUnicron, fault: str) -> float:
+    bench.pause()
+    at = bench.lab.fault(fault, node="n1").wall_seconds
+    seconds = bench.incident_after(training.job, at).opened_at - at
+    bench.lab.fault("mend-hardware", node="n1")
+    time.sleep(2.0)  # sensors take what they find then for granted
+    return seconds
+
+
+def out_of_memory(bench: Bench, training: UnderUnicron, repeats: int) -> Figure:
+    seen = []
+    for _ in range(repeats):
+        generation = training.generation()
+        bench.pause()
+        at = bench.lab.fault("oom", node="n2", job=str(training.job)).wall_seconds
+        seen.append(bench.incident_after(training.job, at).opened_at - at)
+        training.log.first_after(at, generation, HEALED_SECONDS)
+    return known("OOM kill", seen, 0.1)
+
+
+def cut_links(bench: Bench, repeats: int) -> Figure:
+    seen = []
+    for number in range(repeats):
+        training = UnderUnicron(bench.lab, f"cut-{number}", RANKS)
+        training.generation()
+        bench.pause()
+        at = bench.lab.fault("cut-link", node="n2").wall_seconds
+        deadline = at + KNOWN_SECONDS
+        opened: list[float] = []
+        while not opened and time.time() < deadline:
+            incidents = bench.store.incidents(run_id=training.job).items
+            opened = [i.opened_at for i in incidents if i.opened_at >= at]
+            time.sleep(0.05)
+        if not opened:
+            raise MeasurementError("nobody noticed a cut link")
+        seen.append(opened[0] - at)
+        bench.lab.fault("restore-link", node="n2")
+        training.end()
+        bench.all_idle()
+    return known("cut link", seen, 4.0)
+
+
+# ------------------------------------------------------------ all
+
+
+@contextmanager
+def trainings(bench: Bench) -> Iterator[tuple[UnderUnicron, UnderTorchrun]]:
+    with tempfile.TemporaryDirectory() as folder:
+        ours = UnderUnicron(bench.lab, "ranks", RANKS)
+        theirs = UnderTorchrun(Path(folder), RANKS)
+        try:
+            yield ours, theirs
+        finally:
+            theirs.end()
+            ours.end()
+
+
+def measure(options: argparse.Namespace) -> tuple[list[Figure], list[str]]:
+    with raised(options.lab, NODES) as bench:
+        with trainings(bench) as (ours, theirs):
+            figures = of_ranks(bench, ours, theirs, options.repeats)
+            figures.append(out_of_memory(bench, ours, options.repeats))
+            figures += of_hardware(bench, ours, options.repeats)
+            figures.append(hang_of_torchrun(theirs))
+        bench.all_idle()
+        figures.append(cut_links(bench, options.cuts))
+    return figures, [
+        f"{RANKS} ranks, one a node; a train step takes {STEP_SECONDS} s; gloo; one machine",
+        f"1-minute load before the faults: {min(bench.loads):.1f} to {max(bench.loads):.1f}",
+        "torchrun knows: its log line that a rank failed; --monitor-interval=0.1",
+        "Xid, ECC and OOM: the lab's stub of NVML, kernel log and cgroup; torchrun has no sensors",
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench detection", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument("--repeats", type=_count, default=20, help="of each fault but cut links")
+    parser.add_argument("--cuts", type=_count, default=6, help="pulled cables")
+    parser.add_argument("--lab", default="detection", help="name of the lab to make")
+    options = parser.parse_args()
+    try:
+        figures, notes = measure(options)
+    except (LabError, MeasurementError) as error:
+        tell(f"detection: {error}")
+        return 2
+    major, minor = slurm_version()
+    return finish("detection", figures, notes, ["torch"], {"slurm": f"{major}.{minor:02d}"})
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) <= 1000:
+        raise argparse.ArgumentTypeError(f"{text!r}: choose a number from 1 to 1000")
+    return int(text)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
