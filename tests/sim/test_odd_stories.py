@@ -350,3 +350,19 @@ def test_an_agent_that_is_back_with_ranks_of_a_past_generation_stops_them_once(
     assert isinstance(world.store, MemoryStore)
     story = [entry.text for entry in world.store.journal if entry.kind == "signal"]
     assert story[-1] == "n2 is back with ranks of generation 1, which is over"
+
+
+def test_the_lease_of_a_node_that_only_its_peers_heard_runs_from_their_last_word(
+    world: World,
+) -> None:
+    """Found by chaos: unicrond's own silence was older, and two generations ran at once."""
+    world.checks.append(Checkers())
+    job = running(world, min_nodes=2)
+    world.agents.cut_from_unicrond.add("n3")
+    world.pass_seconds(15)
+    world.cut("n3")
+    cut_at = world.clock.at
+    world.agents.kill_rank(job, "n2")
+    heals(world, job, within_seconds=30)
+    assert world.clock.at - cut_at >= 5
+    assert world.run(job).assignment.nodes == ("n1", "n2")

@@ -36,6 +36,12 @@ def lease_of(run: Run, policy: Policy) -> float:
     return max(policy.lease_seconds, run.lease_seconds) + policy.lease_margin_seconds
 
 
+def last_heard(run: Run, node: str) -> float:
+    """Unix seconds, by us or by any of its peers: their word keeps its ranks going as ours does."""
+    peers = (view.peers_heard.get(node, 0.0) for view in run.agents.values())
+    return max(run.agents[node].last_heard, *peers)
+
+
 def unreachable(state: State, run: Run, now: float) -> frozenset[str]:
     """Nodes whose agent takes no order now. After a start of ours, and of their own, they need a
     moment."""

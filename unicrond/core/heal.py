@@ -18,6 +18,7 @@ from unicrond.core.cycle import Cycle
 from unicrond.core.guards import (
     avoided,
     drained_by_us,
+    last_heard,
     lease_of,
     restarts_left,
     too_many_hidden,
@@ -119,8 +120,8 @@ def _advance_stop(cycle: Cycle, run: Run, healing: Healing) -> None:
     if not unproved and not healing.proved_at:
         healing = replace(healing, proved_at=cycle.now)
         run = cycle.put(replace(run, healing=healing))
-    lost = [run.agents[n] for n in healing.lost if n in run.agents]
-    heard = [view.last_heard for view in lost if not _stopped(view, run)]
+    lost = [n for n in healing.lost if n in run.agents and not _stopped(run.agents[n], run)]
+    heard = [last_heard(run, node) for node in lost]
     if healing.hidden:  # their peers tell them that they stopped
         heard.append(healing.proved_at)
     lease_over = max(heard, default=0.0) + lease_of(run, cycle.state.policy)
