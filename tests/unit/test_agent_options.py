@@ -6,6 +6,7 @@ import pytest
 
 from unicrond.agent.options import parse
 from unicrond.errors import BadInput
+from unicrond.model.workload import BatchScaling, Layout, Workload
 
 
 def test_what_is_not_given_has_a_default_that_changes_no_world_size() -> None:
@@ -34,6 +35,22 @@ def test_all_options_are_read_and_what_follows_the_dashes_is_untouched() -> None
     assert spec.program == ("sh", "-c", "echo '$x'  --weight 9", "--")
 
 
+def test_what_a_run_computes_is_told_in_a_few_words() -> None:
+    words = (
+        "--flops-per-iteration 1.7e17 --batch-scaling fixed --micro-batches 512"
+        " --parameters 7e9 --layouts 8x1,8x2 -- python train.py"
+    )
+    assert parse(words.split(), nodes=4, job_name="gpt").workload == Workload(
+        flops_per_iteration=1.7e17,
+        scaling=BatchScaling.FIXED,
+        micro_batches=512,
+        parameters=7e9,
+        layouts=(Layout(8, 1), Layout(8, 2)),
+    )
+    plain = parse(["--", "python", "train.py"], nodes=4, job_name="gpt")
+    assert plain.workload == Workload(scaling=BatchScaling.PER_RANK)
+
+
 @pytest.mark.parametrize(
     ("options", "names"),
     [
@@ -51,6 +68,16 @@ def test_all_options_are_read_and_what_follows_the_dashes_is_untouched() -> None
         ("--min 2 --", "--min"),
         ("--no-such-option --", "--no-such-option"),
         ("train.py --", "train.py"),
+        ("--flops-per-iteration 0 --", "--flops-per-iteration"),
+        ("--flops-per-iteration nan --", "--flops-per-iteration"),
+        ("--flops-per-iteration many --", "--flops-per-iteration"),
+        ("--parameters -7 --", "--parameters"),
+        ("--micro-batches 0 --", "--micro-batches"),
+        ("--batch-scaling linear --", "--batch-scaling"),
+        ("--layouts 8 --", "8x1,8x2"),
+        ("--layouts 8x --", "8x1,8x2"),
+        ("--layouts 0x1 --", "8x1,8x2"),
+        ("--layouts 1x1,99999999x1 --", "8x1,8x2"),
     ],
 )
 def test_an_option_that_is_off_is_named(options: str, names: str) -> None:

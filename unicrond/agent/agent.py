@@ -35,6 +35,7 @@ from unicrond.link.frames import Body
 from unicrond.link.handshake import Identity
 from unicrond.link.munge import MungeCredentials
 from unicrond.link.tasks import end_all
+from unicrond.link.workload import workload_to
 from unicrond.model.incident import SignalKind
 from unicrond.model.run import Phase, Slot
 
@@ -290,6 +291,7 @@ class Agent:
             "lease_seconds": self._settings.lease_seconds,
             **self._state(),
         }
+            "workload": workload_to(self._spec.workload, len(self._job.nodes) * self._ranks),
 
     def _signal(self, kind: SignalKind, body: Body) -> None:
         log.warning("signal kind=%s %s", kind.value, body.get("text", ""))

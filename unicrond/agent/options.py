@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from unicrond.errors import BadInput
+from unicrond.model.workload import PLAIN, BatchScaling, Layout, Workload
 
 USAGE = "unicron-run [options] -- program [arguments]"
+MOST_LAYOUTS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,7 @@ class Spec:
     ranks_per_node: int
     name: str
     program: tuple[str, ...]
+    workload: Workload = PLAIN
 
 
 class _Parser(argparse.ArgumentParser):
@@ -37,6 +40,12 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--max-nodes", type=int, metavar="N")
     options.add_argument("--ranks-per-node", type=int, metavar="N")
     options.add_argument("--name", default="", metavar="NAME")
+    options.add_argument("--flops-per-iteration", type=float, metavar="F")
+    options.add_argument("--parameters", type=float, metavar="P")
+    options.add_argument("--micro-batches", type=int, metavar="M")
+    options.add_argument("--layouts", default="1x1", metavar="TPxPP,...")
+    scalings = [scaling.value for scaling in BatchScaling]
+    options.add_argument("--batch-scaling", choices=scalings, default=BatchScaling.PER_RANK.value)
     return options
 
 
@@ -51,9 +60,44 @@ def parse(arguments: Sequence[str], nodes: int, job_name: str) -> Spec:
         ranks_per_node=0 if given.ranks_per_node is None else given.ranks_per_node,
         name=given.name or job_name,
         program=tuple(program),
+        workload=_workload(given),
     )
     _check(spec, nodes, fewest_ranks=0 if given.ranks_per_node is None else 1)
     return spec
+
+
+def _workload(given: argparse.Namespace) -> Workload:
+    for name, low, high in (
+        ("flops_per_iteration", 0.0, 1e30), ("parameters", 0.0, 1e30), ("micro_batches", 0, 10**6)
+    ):  # fmt: skip
+        value = getattr(given, name)
+        if value is not None and not low < value <= high:
+            option = f"--{name.replace('_', '-')}"
+            raise BadInput(f"{option} {value:g}: must be above 0, at most {high:g}")
+    return Workload(
+        flops_per_iteration=given.flops_per_iteration or 0.0,
+        scaling=BatchScaling(given.batch_scaling),
+        micro_batches=given.micro_batches or 0,
+        parameters=given.parameters or 0.0,
+        layouts=_layouts(given.layouts),
+    )
+
+
+def _layouts(text: str) -> tuple[Layout, ...]:
+    """ "8x1,8x2": tensor-parallel times pipeline-parallel workers of a replica."""
+    pairs = [word.split("x") for word in text.split(",")]
+    if len(pairs) > MOST_LAYOUTS or not all(map(_is_layout, pairs)):
+        raise BadInput(
+            f"--layouts {text}: write tensor x pipeline parallel workers, such as 8x1,8x2; "
+            f"at most {MOST_LAYOUTS} of them, of 1 to 1024 each"
+        )
+    return tuple(Layout(int(tensor), int(pipeline)) for tensor, pipeline in pairs)
+
+
+def _is_layout(pair: Sequence[str]) -> bool:
+    return len(pair) == 2 and all(
+        word.isascii() and word.isdigit() and 1 <= int(word[:5]) <= 1024 for word in pair
+    )
 
 
 def _split(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:

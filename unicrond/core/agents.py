@@ -72,6 +72,7 @@ def _run_of(cycle: Cycle, said: Registration) -> Run | None:
         batch_host=(allocation.batch_host if allocation else "") or said.nodes[0],
         restarts=said.restarts,
         whole_nodes=allocation.whole_nodes if allocation else True,
+        workload=said.workload,
     )
     cycle.put(run)
     cycle.note(

@@ -12,6 +12,7 @@ from unicrond.link.frames import Body
 from unicrond.link.handshake import NO_RUN, Claim, Identity
 from unicrond.model.decision import Action, ActionKey, Outcome, OutcomeState
 from unicrond.model.events import AgentBeat, Registration
+from unicrond.link.workload import workload_from
 from unicrond.model.incident import Signal, SignalKind
 from unicrond.model.run import Assignment, Phase, Slot
 
@@ -60,6 +61,7 @@ def registration(body: Body, claim: Claim) -> Registration:
 def named(body: Body, identity: Identity) -> None:
     """A registration speaks for whom its sender proved to be."""
     if _named(body) != identity:
+        workload=workload_from(body),
         raise ProtocolError(f"register names {_named(body)}, but {identity} was proved")
 
 

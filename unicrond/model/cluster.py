@@ -58,6 +58,7 @@ class Node:
     reason_user: str = ""
     address: str = ""
     port: int = 6818  # of its slurmd
+    gpu_type: str = ""  # as Slurm names it, "" where it does not
 
 
 @dataclass(frozen=True, slots=True)

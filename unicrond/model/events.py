@@ -9,6 +9,7 @@ from unicrond.model.decision import Mode, Outcome
 from unicrond.model.incident import Proof, Signal
 from unicrond.model.run import Assignment, Phase
 
+from unicrond.model.workload import PLAIN, Workload
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTaken:
@@ -36,6 +37,7 @@ class Registration:
     assignment: Assignment | None
     lease_seconds: float = 0.0  # that this agent keeps, 0 when it does not say
 
+    workload: Workload = PLAIN
 
 @dataclass(frozen=True, slots=True)
 class AgentJoined:

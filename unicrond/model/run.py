@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from unicrond.model.mode import Mode
 from unicrond.model.strenum import StrEnum
+from unicrond.model.workload import PLAIN, Workload
 
 
 class RunState(StrEnum):
@@ -189,6 +190,7 @@ class Run:
     ended_at: float = 0.0
     healing: Healing | None = None
     lease_seconds: float = 0.0  # the longest that an agent of it keeps
+    workload: Workload = PLAIN
 
     @property
     def begun_again(self) -> bool:

@@ -34,3 +34,6 @@ class Workload:
     parameters: float = 0.0  # of the trained model
     layouts: tuple[Layout, ...] = (Layout(),)  # the legal ones
     workers: int = 0
+
+
+PLAIN = Workload()  # of which nothing was told

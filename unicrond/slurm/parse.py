@@ -158,6 +158,11 @@ def gpus(text: str) -> int:
     return plain or typed
 
 
+def gpu_type(text: str) -> str:
+    """The type of a node's GPUs, "" where none is named."""
+    return next((kind for kind, _ in _GPU.findall(text) if kind and not kind.isdecimal()), "")
+
+
 def _records(text: str, start: str) -> Iterator[str]:
     """Lines; one that begins no record goes on with the last (a value with a line break in it)."""
     record = ""
@@ -217,6 +222,7 @@ def _node(name: str, fields: Mapping[str, str], default_port: int) -> Node:
         reason_user=user,
         address=_value(fields, "NodeAddr") or name,
         port=_number(fields, "Port", default_port),
+        gpu_type=gpu_type(_value(fields, "Gres")),
     )
 
 
