@@ -14,7 +14,8 @@ from unicrond.api import control
 from unicrond.api.control import ControlClient, ControlServer
 from unicrond.errors import BadInput, Unavailable
 from unicrond.model.decision import Mode
-from unicrond.model.events import Event, ModeSet
+from unicrond.model.events import Event, ModeSet, ReviewGiven
+from unicrond.model.incident import Proof
 
 Stored = Callable[[], None]
 
@@ -58,11 +59,14 @@ def test_a_command_becomes_an_event(tmp_path: Path) -> None:
         assert path.stat().st_mode & 0o777 == 0o600
         await set_mode(path)
         await set_mode(path, 4711, "debugging")
+        review = ControlClient(str(path)).review
+        await asyncio.to_thread(review, 12, Proof.REFUTED, "bob", False, "an evaluation")
 
     with_server(path, loop, ask)
     assert loop.events == [
         ModeSet(100.0, Mode.PAUSED, "alice"),
         ModeSet(100.0, Mode.PAUSED, "alice (debugging)", 4711),
+        ReviewGiven(100.0, 12, Proof.REFUTED, "bob", False, "an evaluation"),
     ]
 
 
@@ -102,6 +106,11 @@ def test_without_a_loop_the_client_says_so(tmp_path: Path) -> None:
         b'{"v": 1, "command": "stop", "mode": "active", "run_id": null, "who": "x", "why": ""}\n',
         b'{"v": 1, "command": "mode", "mode": "on", "run_id": null, "who": "x", "why": ""}\n',
         b'{"v": 1, "command": "mode", "mode": "active", "run_id": "1", "who": "x", "why": ""}\n',
+        b'{"v": 1, "command": ["mode"], "who": "x", "why": ""}\n',
+        b'{"v": 1, "command": "review", "incident_id": "1", "proof": "refuted", "official": true,'
+        b' "who": "x", "why": ""}\n',
+        b'{"v": 1, "command": "review", "incident_id": 1, "proof": "maybe", "official": true,'
+        b' "who": "x", "why": ""}\n',
         b"\xff\xfe\n",
     ],
 )

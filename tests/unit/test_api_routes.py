@@ -32,6 +32,7 @@ from unicrond.api.heartbeat import HEARTBEAT_KEY, Heartbeat
 from unicrond.errors import Unavailable
 from unicrond.model.cluster import NodeState
 from unicrond.model.decision import Mode, Outcome, OutcomeState
+from unicrond.model.incident import Proof, Review
 from unicrond.ports import Changes, JournalEntry
 
 NOW = 1_700_000_000.0
@@ -42,11 +43,15 @@ class NotingControl:
     def __init__(self) -> None:
         self.fault = ""
         self.commands: list[tuple[Mode, int | None, str, str]] = []
+        self.reviews: list[tuple[int, Proof, str, bool, str]] = []
 
     def set_mode(self, mode: Mode, run_id: int | None, who: str, why: str) -> None:
         if self.fault:
             raise Unavailable(self.fault)
         self.commands.append((mode, run_id, who, why))
+
+    def review(self, incident_id: int, proof: Proof, who: str, official: bool, why: str) -> None:
+        self.reviews.append((incident_id, proof, who, official, why))
 
 
 @pytest.fixture
@@ -215,7 +220,8 @@ def test_an_incident_comes_with_its_actions_and_timeline(store: SqlStore, client
     ]
     assert [line["text"] for line in incident["timeline"]] == ["n2 is silent", "n2 is lost"]
     listed = client().get("/v1/incidents", params={"open": True, "run_id": 4711}).json()["items"]
-    assert listed == [{k: v for k, v in incident.items() if k not in ("actions", "timeline")}]
+    apart = ("actions", "timeline", "review")
+    assert listed == [{k: v for k, v in incident.items() if k not in apart}]
 
 
 @pytest.mark.parametrize(
@@ -387,6 +393,76 @@ def test_a_loop_that_does_not_answer_is_told(client: Client, control: NotingCont
     assert error(response) == (503, "daemon_unavailable", control.fault)
 
 
+REVIEW = Review(1, "hang.overdue", Proof.REFUTED, NOW, RUN.user, "alice", "an evaluation")
+
+
+@pytest.mark.parametrize(
+    ("uid", "who", "official"), [(0, "root", True), (OWNER, f"uid {OWNER}", False)]
+)
+def test_an_owner_or_an_admin_says_whether_an_incident_was_one(
+    store: SqlStore, client: Client, control: NotingControl, uid: int, who: str, official: bool
+) -> None:
+    store.save(Changes(runs=(RUN,), incidents=(INCIDENT,), reviews=(REVIEW,)))
+    body = {"proof": "confirmed", "why": "it hung"}
+    answer = client(uid=uid).post("/v1/incidents/1/review", json=body)
+    assert answer.json() == {"incident_id": 1, "rule": "hang.overdue", "proof": "confirmed"}
+    assert control.reviews == [(1, Proof.CONFIRMED, who, official, "it hung")]
+
+
+@pytest.mark.parametrize(
+    ("uid", "run_id", "path", "status"),
+    [
+        (STRANGER, 4711, "/v1/incidents/1/review", 403),
+        (OWNER, None, "/v1/incidents/1/review", 403),
+        (None, 4711, "/v1/incidents/1/review", 403),
+        (0, 4711, "/v1/incidents/2/review", 404),
+        (0, 4711, "/v1/incidents/3/review", 404),
+    ],
+)
+def test_nobody_else_does_and_of_no_other_incident(
+    store: SqlStore, client: Client, control: NotingControl,
+    uid: int | None, run_id: int | None, path: str, status: int,
+) -> None:  # fmt: skip
+    ours = replace(INCIDENT, run_id=run_id)
+    without = replace(ours, incident_id=2)
+    store.save(Changes(runs=(RUN,), incidents=(ours, without), reviews=(REVIEW,)))
+    assert error(client(uid=uid).post(path, json={"proof": "refuted"}))[0] == status
+    assert control.reviews == []
+
+
+def test_undecided_is_nothing_to_be_said(store: SqlStore, client: Client) -> None:
+    store.save(Changes(incidents=(INCIDENT,), reviews=(REVIEW,)))
+    response = client(uid=0).post("/v1/incidents/1/review", json={"proof": "undecided"})
+    assert error(response)[:2] == (400, "bad_input")
+
+
+def test_an_incident_tells_its_rule_and_what_was_said_of_it(
+    store: SqlStore, client: Client
+) -> None:
+    incident = replace(INCIDENT, rule="hang.overdue", summary="all stand still")
+    store.save(Changes(incidents=(incident,), reviews=(REVIEW,)))
+    told = client().get("/v1/incidents/1").json()
+    assert (told["rule"], told["review"]["proof"]) == ("hang.overdue", "refuted")
+    summary = client().get("/v1/why/i1").json()["summary"]
+    assert summary.endswith(
+        "all stand still (opened by rule hang.overdue, refuted by alice: an evaluation)"
+    )
+
+
+def test_every_rule_is_listed_with_its_record(store: SqlStore, client: Client) -> None:
+    of = [replace(REVIEW, incident_id=n) for n in range(3)]
+    other = replace(REVIEW, incident_id=9, rule="gremlins.seen", proof=Proof.UNDECIDED)
+    store.save(Changes(reviews=(*of, other)))
+    items = {item["rule"]: item for item in client().get("/v1/detectors").json()["items"]}
+    assert items["hang.overdue"] == {
+        "rule": "hang.overdue", "kind": "task hang", "needs": 0.6, "credit": 8, "confirmed": 0,
+        "refuted": 3, "undecided": 0, "acts": True, "observes_for": ["alice"],
+    }  # fmt: skip
+    assert (items["gremlins.seen"]["kind"], items["gremlins.seen"]["acts"]) == (None, False)
+    assert items["exit.sigkill"]["needs"] == 0
+    assert len(items) > 150
+
+
 async def endless() -> AsyncIterator[bytes]:
     while True:
         yield b"x"
@@ -402,4 +478,8 @@ def test_a_body_that_is_too_long_is_not_read(client: Client) -> None:
 def test_every_answer_is_described_with_an_example(client: Client) -> None:
     schemas = client().get("/v1/openapi.json").json()["components"]["schemas"]
     ours = {n: s for n, s in schemas.items() if not n.startswith(("PageOut", "HTTPValidation"))}
-    assert {n for n, s in ours.items() if "examples" not in s} <= {"Mode", "ValidationError"}
+    assert {n for n, s in ours.items() if "examples" not in s} <= {
+        "Mode",
+        "Proof",
+        "ValidationError",
+    }

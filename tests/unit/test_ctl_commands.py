@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -11,19 +12,24 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
+from db.schema import REVISIONS
 from db.store import open_store
 from tests.contract.test_store_contract import ALLOCATION, INCIDENT, NODE, RUN, snapshot
+from unicrond.api.control import ControlServer
 from unicrond.api.heartbeat import HEARTBEAT_KEY, Heartbeat
 from unicrond.ctl.client import Client
 from unicrond.ctl.main import main
 from unicrond.ctl.why import subject_of
 from unicrond.model.cluster import JobState, NodeState
 from unicrond.model.decision import Alternative, Decision, Mode
-from unicrond.model.incident import IncidentState
+from unicrond.model.events import Event, ReviewGiven
+from unicrond.model.incident import IncidentState, Proof, Review
 from unicrond.model.run import RunState
 from unicrond.ports import Changes, JournalEntry
 
@@ -56,6 +62,9 @@ def fill(url: str) -> None:
                     JournalEntry(AT, "signal", "n2 is \x1b[31msilent", 4711, 1, "n2", 3),
                     JournalEntry(AT + 1, "decision", decision.reason, 4711, 1, "", 3),
                     JournalEntry(AT + 2.5, "outcome", "drain n2 refused", 4711, 1, "n2", 3),
+                ),
+                reviews=tuple(
+                    Review(n, "hang.overdue", Proof.REFUTED, AT, "alice") for n in range(2, 5)
                 ),
                 snapshot=snapshot(AT, ALLOCATION, free, nodes=(NODE, lost, *others)),
             )
@@ -233,6 +242,64 @@ def test_a_mode_that_nobody_takes_ends_with_1(ctl: Ctl) -> None:
     assert "unicronctl: unicrond's loop does not answer" in ended.err
 
 
+def test_rules_are_listed_with_their_records(ctl: Ctl) -> None:
+    heading, *rows = ctl("detectors").lines
+    assert heading.split()[:4] == ["RULE", "KIND", "BAR", "CREDIT"]
+    (row,) = (row for row in rows if row.startswith("hang.overdue "))
+    assert row.split() == [
+        "hang.overdue", "task", "hang", "0.60", "8", "0", "3", "0", "acts", "alice",
+    ]  # fmt: skip
+    assert json.loads(ctl("detectors", "--json").out)[0]["rule"] == rows[0].split()[0]
+
+
+@pytest.fixture
+def taken(config: Path) -> Iterator[list[Event]]:
+    """What a loop behind the API was told."""
+    events: list[Event] = []
+
+    def take(event: Event, stored: Callable[[], None] | None) -> bool:
+        events.append(event)
+        if stored is not None:
+            stored()
+        return True
+
+    loop = asyncio.new_event_loop()
+    wait = partial(asyncio.run_coroutine_threadsafe, loop=loop)
+    server = ControlServer(str(config.with_name("control.sock")), take, lambda: AT)
+    thread = Thread(target=loop.run_forever)
+    thread.start()
+    wait(server.start()).result(5)
+    yield events
+    wait(server.stop()).result(5)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(5)
+    loop.close()
+
+
+def test_an_incident_is_confirmed_and_refuted(ctl: Ctl, taken: list[Event]) -> None:
+    ended = ctl("incident", "refute", "i2", "--reason", "an evaluation")
+    assert (ended.code, ended.out) == (0, "incident i2 of rule hang.overdue: refuted\n")
+    assert ctl("incident", "confirm", "2").code == 0
+    assert taken == [
+        ReviewGiven(AT, 2, Proof.REFUTED, "root", True, "an evaluation"),
+        ReviewGiven(AT, 2, Proof.CONFIRMED, "root", True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("incident", "code", "words"),
+    [
+        ("hang", 2, "INCIDENT: 'hang' is no incident; see `unicronctl incidents`"),
+        ("i99", 1, "incident 99 is not known"),
+        ("i1", 1, "incident 1 was opened by no rule that keeps a record"),
+        ("9" * 30, 2, "incident_id: Input should be less than 9223372036854775808"),
+    ],
+)
+def test_what_is_no_such_incident_is_told(ctl: Ctl, incident: str, code: int, words: str) -> None:
+    ended = ctl("incident", "refute", incident)
+    assert (ended.code, words in ended.err) == (code, True)
+
+
 def test_reading_goes_over_tcp_where_there_is_no_socket(ctl: Ctl, config: Path) -> None:
     other = config.with_name("tcp.toml")
     other.write_text(config.read_text().replace("api.sock", "absent.sock"))
@@ -263,10 +330,11 @@ def test_db_makes_the_tables_and_tells_their_revision(ctl: Ctl, tmp_path: Path) 
     config.write_text(f'database_url = "sqlite:///{tmp_path}/u.db"\n')
     assert ctl("db", "current", config=config).code == 1
     assert not (tmp_path / "u.db").exists()
-    assert ctl("db", "upgrade", config=config).out == "revision 0001, was empty\n"
-    assert ctl("db", "upgrade", config=config).out == "revision 0001\n"
+    assert ctl("db", "upgrade", config=config).out == f"revision {REVISIONS[-1]}, was empty\n"
+    assert ctl("db", "upgrade", config=config).out == f"revision {REVISIONS[-1]}\n"
     ended = ctl("db", "current", config=config)
-    assert (ended.code, ended.out) == (0, "revision 0001, this program needs 0001\n")
+    head = REVISIONS[-1]
+    assert (ended.code, ended.out) == (0, f"revision {head}, this program needs {head}\n")
 
 
 AS_NOBODY = """

@@ -46,8 +46,14 @@ def test_what_happened_is_acted_upon_whatever_its_record(rule: str) -> None:
 
 @pytest.mark.parametrize(
     ("rule", "most_refuted"),
-    [("hang.overdue", 1), ("exception.raised", 1), ("python.bug", 1), ("xid.79", 2), ("nvml.ecc", 2)],
-)  # fmt: skip
+    [
+        ("hang.overdue", 1),
+        ("exception.raised", 1),
+        ("python.bug", 1),
+        ("xid.79", 2),
+        ("nvml.ecc", 2),
+    ],
+)
 def test_a_rule_that_only_refutations_are_known_of_stops_acting(
     rule: str, most_refuted: int
 ) -> None:

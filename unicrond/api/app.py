@@ -11,6 +11,7 @@ from fastapi import APIRouter, FastAPI, Path, Query, Request
 
 from db.codec import CodecError, decode
 from db.queries import Page, Queries, StoryLine
+from detectors.trust import Ledger, bar_of, catalogue
 from unicrond import __version__
 from unicrond.api import errors, rights
 from unicrond.api.control import Control
@@ -19,6 +20,7 @@ from unicrond.api.heartbeat import HEARTBEAT_KEY, SILENT_AFTER_SECONDS, Heartbea
 from unicrond.api.models import (
     ActOut,
     AllocationOut,
+    DetectorOut,
     HealthOut,
     IncidentOut,
     IncidentStoryOut,
@@ -26,6 +28,9 @@ from unicrond.api.models import (
     ModeOut,
     NodeOut,
     PageOut,
+    ReviewGivenOut,
+    ReviewIn,
+    ReviewOut,
     RunOut,
     StoryLineOut,
     WhyOut,
@@ -33,7 +38,7 @@ from unicrond.api.models import (
 from unicrond.errors import Refused, StoreUnavailable
 from unicrond.model.cluster import Node
 from unicrond.model.decision import Mode
-from unicrond.model.incident import Incident
+from unicrond.model.incident import Incident, Proof, Review
 from unicrond.model.run import Run
 
 After = Annotated[str, Query(max_length=300, description="`next` of the page before")]
@@ -150,7 +155,31 @@ def _lists(queries: Queries) -> APIRouter:
         page = queries.nodes(after=after, limit=limit)
         return PageOut(items=[NodeOut.of(item) for item in page.items], next=page.next)
 
+    @router.get("/detectors")
+    def detectors() -> PageOut[DetectorOut]:
+        """Every rule that can open an incident, by name, and how far it is believed."""
+        ledger = Ledger(queries.reviews())
+        rules = sorted({*catalogue(), *ledger.rules()})
+        return PageOut(items=[_detector(rule, ledger) for rule in rules], next=None)
+
     return router
+
+
+def _detector(rule: str, ledger: Ledger) -> DetectorOut:
+    bar, record = bar_of(rule), ledger.whole(rule)
+    acts = ledger.seen_by(rule, "").clears(bar)
+    users = [u for u in ledger.owners(rule) if acts and not ledger.seen_by(rule, u).clears(bar)]
+    return DetectorOut(
+        rule=rule,
+        kind=catalogue().get(rule),
+        needs=bar.needs,
+        credit=bar.credit,
+        confirmed=record.confirmed,
+        refuted=record.refuted,
+        undecided=record.undecided,
+        acts=acts,
+        observes_for=users,
+    )
 
 
 def _stories(queries: Queries) -> APIRouter:
@@ -159,10 +188,11 @@ def _stories(queries: Queries) -> APIRouter:
     @router.get("/incidents/{incident_id}")
     def incident(incident_id: Number) -> IncidentStoryOut:
         """With its actions and its timeline."""
-        found = _incident(queries, incident_id)
+        found, review = _incident(queries, incident_id), queries.review(incident_id)
         lines = queries.story_of_incident(incident_id, limit=1000).items
         return IncidentStoryOut(
             **IncidentOut.model_validate(found).model_dump(),
+            review=ReviewOut.model_validate(review) if review else None,
             actions=[ActOut.of(act) for act in queries.acts(incident_id)],
             timeline=[StoryLineOut.of(line) for line in lines],
         )
@@ -202,7 +232,8 @@ def _why(
     if node is None and (match := _INCIDENT.fullmatch(subject)):
         incident = _incident(queries, int(match[1]))
         story = queries.story_of_incident(incident.incident_id, after, limit)
-        return f"incident {incident.incident_id}", _incident_summary(incident), story
+        review = queries.review(incident.incident_id)
+        return f"incident {incident.incident_id}", _incident_summary(incident, review), story
     story = queries.story_of_node(subject, after, limit)
     if node is None and not story.items:
         raise NotFound(
@@ -223,8 +254,22 @@ def _run_summary(run: Run) -> str:
     return f"{run.name} of {run.user}: {run.state}, generation {run.generation}{where}{reason}"
 
 
-def _incident_summary(incident: Incident) -> str:
-    return f"{incident.severity} {incident.kind}, {incident.state}: {incident.summary}"
+def _incident_summary(incident: Incident, review: Review | None) -> str:
+    words = f"{incident.severity} {incident.kind}, {incident.state}: {incident.summary}"
+    return f"{words} (opened by rule {_judged(review)})" if review else words
+
+
+def _judged(review: Review) -> str:
+    by = f" by {review.by}" if review.by else ""
+    return f"{review.rule}, {review.proof}{by}{f': {review.reason}' if review.reason else ''}"
+
+
+def _who(request: Request) -> int:
+    """The user at the other end of the Unix socket, as the kernel says."""
+    uid: int | None = request.scope.get("peer_uid")
+    if uid is None:
+        raise Refused("commands come over the Unix socket: use unicronctl on unicrond's host")
+    return uid
 
 
 def _commands(queries: Queries, control: Control, admins: Collection[str]) -> APIRouter:
@@ -233,9 +278,7 @@ def _commands(queries: Queries, control: Control, admins: Collection[str]) -> AP
     @router.post("/mode")
     def set_mode(request: Request, wanted: ModeIn) -> ModeOut:
         """Over the Unix socket only: the rights are those of the user who connects."""
-        uid = request.scope.get("peer_uid")
-        if uid is None:
-            raise Refused("commands come over the Unix socket: use unicronctl on unicrond's host")
+        uid = _who(request)
         run = None if wanted.run_id is None else _run(queries, wanted.run_id)
         heartbeat = _heartbeat(queries)
         cluster: Mode | None = heartbeat.mode if heartbeat else None
@@ -243,5 +286,19 @@ def _commands(queries: Queries, control: Control, admins: Collection[str]) -> AP
             raise Refused(refusal)
         control.set_mode(wanted.mode, wanted.run_id, rights.user_name(uid), wanted.why)
         return ModeOut(mode=wanted.mode, run_id=wanted.run_id)
+
+    @router.post("/incidents/{incident_id}/review")
+    def review(request: Request, incident_id: Number, given: ReviewIn) -> ReviewGivenOut:
+        """Says whether an incident was one. The last word replaces the one before."""
+        uid = _who(request)
+        incident, reviewed = _incident(queries, incident_id), queries.review(incident_id)
+        run = queries.run(incident.run_id) if incident.run_id is not None else None
+        if refusal := rights.review_refusal(uid, admins, incident, run):
+            raise Refused(refusal)
+        if reviewed is None:
+            raise NotFound(f"incident {incident_id} was opened by no rule that keeps a record")
+        official, who = rights.is_admin(uid, admins), rights.user_name(uid)
+        control.review(incident_id, Proof(given.proof), who, official, given.why)
+        return ReviewGivenOut(incident_id=incident_id, rule=reviewed.rule, proof=Proof(given.proof))
 
     return router

@@ -1,6 +1,8 @@
 """Commands from the API's process to the loop: one JSON line each way over a Unix socket (0600).
 
     {"v": 1, "command": "mode", "mode": "paused", "run_id": null, "who": "alice", "why": "..."}
+    {"v": 1, "command": "review", "incident_id": 12, "proof": "refuted", "official": false,
+     "who": "alice", "why": "..."}
     {"ok": true}     or     {"ok": false, "error": "a sentence"}
 
 Rights were checked by the API (rights.py); the loop's side accepts its own user and root only.
@@ -21,7 +23,8 @@ from typing import Any, Protocol
 from unicrond.api.sockets import bind_unix, peer_uid
 from unicrond.errors import BadInput, Unavailable
 from unicrond.model.decision import Mode
-from unicrond.model.events import Event, ModeSet
+from unicrond.model.events import Event, ModeSet, ReviewGiven
+from unicrond.model.incident import Proof
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +41,9 @@ class Control(Protocol):
     def set_mode(self, mode: Mode, run_id: int | None, who: str, why: str) -> None:
         """Returns once the loop has stored it; raises Unavailable when that is not known."""
 
+    def review(self, incident_id: int, proof: Proof, who: str, official: bool, why: str) -> None:
+        """In the same way."""
+
 
 class ControlClient:
     """The API's side. Blocks; to be called in a thread."""
@@ -46,8 +52,15 @@ class ControlClient:
         self._path = path
 
     def set_mode(self, mode: Mode, run_id: int | None, who: str, why: str) -> None:
-        request = {"v": VERSION, "command": "mode", "mode": mode, "run_id": run_id}
-        reply = self._ask(request | {"who": who, "why": why})
+        self._command("mode", mode=mode, run_id=run_id, who=who, why=why)
+
+    def review(self, incident_id: int, proof: Proof, who: str, official: bool, why: str) -> None:
+        self._command(
+            "review", incident_id=incident_id, proof=proof, official=official, who=who, why=why
+        )
+
+    def _command(self, command: str, **words: object) -> None:
+        reply = self._ask({"v": VERSION, "command": command, **words})
         if not reply.get("ok"):
             raise Unavailable(str(reply.get("error", "unicrond gave no reason")))
 
@@ -114,12 +127,31 @@ def read_command(line: bytes, now: float) -> Event:
     """Raises BadInput."""
     try:
         data = json.loads(line)
-        version, command, run_id = data["v"], data["command"], data["run_id"]
-        mode, who, why = Mode(data["mode"]), str(data["who"]), str(data["why"])[:MAX_WHY]
+        version, command = data["v"], data["command"]
+        read = _READERS.get(command) if version == VERSION else None
+        if read is None:
+            raise BadInput(
+                f"control: this unicrond does not know command {command} of version {version}"
+            )
+        return read(data, now, str(data["who"]), str(data["why"])[:MAX_WHY])
     except (ValueError, KeyError, TypeError) as error:
         raise BadInput(f"control: not a command: {error}") from None
-    if version != VERSION or command != "mode" or not isinstance(run_id, int | None):
-        raise BadInput(
-            f"control: this unicrond does not know command {command} of version {version}"
-        )
-    return ModeSet(now, mode, f"{who} ({why})" if why else who, run_id)
+
+
+def _mode(data: dict[str, Any], now: float, who: str, why: str) -> Event:
+    run_id = None if data["run_id"] is None else _number(data["run_id"])
+    return ModeSet(now, Mode(data["mode"]), f"{who} ({why})" if why else who, run_id)
+
+
+def _review(data: dict[str, Any], now: float, who: str, why: str) -> Event:
+    official = data["official"] is True
+    return ReviewGiven(now, _number(data["incident_id"]), Proof(data["proof"]), who, official, why)
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int):
+        raise TypeError(f"{value!r} is not a number")
+    return value
+
+
+_READERS = {"mode": _mode, "review": _review}

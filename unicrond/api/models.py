@@ -3,12 +3,13 @@ while what others have built on stays. Times are Unix seconds; null means unknow
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from db.queries import Act, SeenAllocation, SeenNode, StoryLine
 from unicrond.model.decision import Mode
+from unicrond.model.incident import Proof
 from unicrond.model.run import Run
 
 T = TypeVar("T")
@@ -116,6 +117,7 @@ class IncidentOut(BaseModel):
         incident_id=12, kind="lost_node", severity="SEV1", scope="node", state="resolved",
         run_id=4711, generation=3, root_node="n2", root_rank=None, summary="n2 is silent", count=3,
         first_signal_at=1.7e9, opened_at=1.7e9, decided_at=1.7e9, closed_at=1.7e9,
+        rule="silence.lost",
     )  # fmt: skip
     incident_id: int
     kind: str
@@ -132,6 +134,17 @@ class IncidentOut(BaseModel):
     opened_at: float
     decided_at: float = Field(description="0: not yet")
     closed_at: float = Field(description="0: not yet")
+    rule: str = Field(description="that opened it; empty before rules were recorded")
+
+
+class ReviewOut(BaseModel):
+    """Whether the rule that opened an incident was right."""
+
+    model_config = _example(proof="refuted", at=1.7e9, by="alice", reason="it was an evaluation")
+    proof: Proof
+    at: float
+    by: str = Field(description="empty: what came of it shows it")
+    reason: str
 
 
 class AlternativeOut(BaseModel):
@@ -200,6 +213,7 @@ class ActOut(BaseModel):
 class IncidentStoryOut(IncidentOut):
     """An incident, its actions, and the last of its story."""
 
+    review: ReviewOut | None
     actions: list[ActOut]
     timeline: list[StoryLineOut]
 
@@ -264,6 +278,40 @@ class ModeOut(BaseModel):
     model_config = _example(mode="paused", run_id=4711)
     mode: Mode
     run_id: int | None
+
+
+class ReviewIn(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"proof": "refuted", "why": "it was an evaluation"}]},
+    )
+    proof: Literal["confirmed", "refuted"]
+    why: str = Field("", max_length=500)
+
+
+class ReviewGivenOut(BaseModel):
+    model_config = _example(incident_id=12, rule="hang.overdue", proof="refuted")
+    incident_id: int
+    rule: str
+    proof: Proof
+
+
+class DetectorOut(BaseModel):
+    """A rule, its record here, and whether it acts."""
+
+    model_config = _example(
+        rule="hang.overdue", kind="task hang", needs=0.6, credit=8, confirmed=3, refuted=1,
+        undecided=5, acts=True, observes_for=["alice"],
+    )  # fmt: skip
+    rule: str
+    kind: str | None = Field(description="that it yields; null: not known to this version")
+    needs: float = Field(description="its bar; 0: it always acts")
+    credit: int = Field(description="incidents taken as confirmed before the first one here")
+    confirmed: int
+    refuted: int
+    undecided: int
+    acts: bool = Field(description="false: it only observes")
+    observes_for: list[str] = Field(description="users for whose runs alone it only observes")
 
 
 class ErrorOut(BaseModel):

@@ -1,9 +1,10 @@
 """Who may give which command.
 
-who                                  the cluster's mode   a run's mode
-root, unicrond's own user, an admin  yes                  yes
-the run's owner                      no                   yes, but active only if the cluster is
-anybody else                         no                   no
+who                                  cluster's mode  run's mode               incident's review
+root, unicrond's own user, an admin  yes             yes                      yes
+the run's owner                      no              yes, but active only     of this run
+                                                     if the cluster is
+anybody else                         no              no                       no
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import pwd
 from collections.abc import Collection
 
 from unicrond.model.decision import Mode
+from unicrond.model.incident import Incident
 from unicrond.model.run import Run
 
 
@@ -40,3 +42,11 @@ def refusal(
     if mode is Mode.ACTIVE and cluster is not Mode.ACTIVE:
         return "the cluster's mode is not active: only an admin may make a run active"
     return ""
+
+
+def review_refusal(uid: int, admins: Collection[str], incident: Incident, run: Run | None) -> str:
+    """Why this incident is not theirs to judge, "" when it is."""
+    if is_admin(uid, admins) or (run is not None and run.uid == uid):
+        return ""
+    whose = f"the owner of run {run.run_id} ({run.user}) and admins" if run else "admins"
+    return f"incident {incident.incident_id}: only {whose} may say whether it was one"

@@ -31,10 +31,12 @@ def held(state: State, rule: str, run: Run | None) -> str:
     return trust.held(rule, state.ledger.seen_by(rule, run.user if run else ""))
 
 
-def outcome(cycle: Cycle, incident_id: int, proof: Proof, why: str) -> None:
-    """What the world shows. It never overrules a person; one confirmation outweighs the rest."""
+def outcome(cycle: Cycle, incident_id: int, proof: Proof, why: str, last: bool = False) -> None:
+    """What the world shows: never over a person, and over a confirmation if it comes `last`."""
     review = cycle.state.ledger.of(incident_id)
-    if review is None or review.by or review.proof in (proof, Proof.CONFIRMED):
+    if review is None or review.by or review.proof is proof:
+        return
+    if review.proof is Proof.CONFIRMED and not last:
         return
     cycle.put_review(replace(review, proof=proof, at=cycle.now, reason=why))
     cycle.note("note", f"{review.rule} {proof}: {why}", incident=incident_id)
@@ -47,7 +49,7 @@ def on_review(cycle: Cycle, event: ReviewGiven) -> None:
         text = f"{event.who} called it {event.proof}, which is too old to count{why}"
         cycle.note("note", text, incident=event.incident_id)
         return
-    owner = "" if event.official else event.who
+    owner = "" if event.official else review.owner or event.who
     cycle.put_review(
         replace(review, proof=event.proof, at=event.at, owner=owner, by=event.who,
                 reason=event.reason)
@@ -64,7 +66,7 @@ def look(cycle: Cycle) -> None:
             _look(cycle, incident)
     for run in cycle.state.live_runs():
         if run.doubted and _went_beyond(run):
-            outcome(cycle, run.doubted, Proof.REFUTED, "a restart without a change helped")
+            outcome(cycle, run.doubted, Proof.REFUTED, "a restart helped", last=True)
             cycle.put(replace(run, doubted=0))
 
 
@@ -109,7 +111,7 @@ def loss_returned(cycle: Cycle, run: Run, loss: Loss) -> None:
     quiet = cycle.now - loss.since + cycle.state.policy.silence_seconds
     if quiet < lease_of(run, cycle.state.policy):
         why = f"{loss.node} was heard again {quiet:.1f} s after its last word"
-        outcome(cycle, loss.incident_id, Proof.REFUTED, why)
+        outcome(cycle, loss.incident_id, Proof.REFUTED, why, last=True)
     else:
         why = f"{loss.node} was not heard for its lease"
         outcome(cycle, loss.incident_id, Proof.CONFIRMED, why)

@@ -41,45 +41,48 @@ class Fault:
     dead_agents: tuple[str, ...] = ()
     evidence: str = ""
 
+    @property
+    def asks_more(self) -> bool:
+        """Than the restart that a dead rank needs: to leave the node, or to end the run."""
+        return self.program and (bool(self.remedy) or self.severity is Severity.SEV1)
+
 
 def report(cycle: Cycle, run: Run, fault: Fault) -> None:
     """Opens or joins an incident, and decides where that is called for."""
     if run.finished_code is not None or run.state.ended:
         return
-    fault, held = _as_believed(cycle, run, fault)
+    held = record.held(cycle.state, fault.rule, run)
+    told, fault = fault, _as_believed(fault, held)
+    observed = bool(held) and not fault.fact
     incident = cycle.incident_of(run)
     if incident is not None and _same_fault(run, incident):
         incident = _merge(cycle, incident, run, fault)
         undone = _was_only_observed(cycle, run, incident) or _changes_the_way(run, fault)
-        if held or not undone:
+        if observed or not undone:
             return
     else:
-        incident = _open(cycle, run, fault)
-        if held:
+        incident = _open(cycle, run, fault, proved=fault.fact and not told.asks_more)
+        if observed:
             reason = f"{fault.what}; {held}: only observed"
             cycle.decide(incident, run, "observe", reason, held=True)
             return
     progressed = _progressed(cycle, run)
-    run = _count(cycle, run, fault, incident, progressed)
+    run = _count(cycle, run, told, incident, progressed)
     trouble = _trouble(cycle, run, fault, progressed)
     run = cycle.put(replace(run, last_root=fault.node))
     heal.begin(cycle, run, incident, trouble)
 
 
-def _as_believed(cycle: Cycle, run: Run, fault: Fault) -> tuple[Fault, str]:
-    """The fault as far as its rule is believed, and why nothing may be ordered on its word. What
-    has happened needs its restart; only what the rule asks beyond that depends on its record."""
-    held = record.held(cycle.state, fault.rule, run)
-    if not held or not fault.fact:
-        return fault, held
+def _as_believed(fault: Fault, held: str) -> Fault:
+    """What has happened needs its restart; what the rule asks beyond that depends on its record."""
+    if not held or not fault.fact or not fault.asks_more:
+        return fault
     severity = Severity.SEV2 if fault.severity is Severity.SEV1 else fault.severity
-    if fault.remedy or severity is not fault.severity:
-        what = f"{fault.what}; {held}: restarted only"
-        fault = replace(fault, remedy="", severity=severity, what=what)
-    return fault, ""
+    what = f"{fault.what}; {held}: restarted only"
+    return replace(fault, remedy="", severity=severity, what=what)
 
 
-def _open(cycle: Cycle, run: Run, fault: Fault) -> Incident:
+def _open(cycle: Cycle, run: Run, fault: Fault, *, proved: bool) -> Incident:
     incident = cycle.open_incident(
         fault.kind,
         fault.severity,
@@ -92,7 +95,7 @@ def _open(cycle: Cycle, run: Run, fault: Fault) -> Incident:
         evidence=fault.evidence,
         rule=fault.rule,
     )
-    if fault.fact and not fault.remedy and fault.severity is not Severity.SEV1:
+    if proved:
         record.outcome(cycle, incident.incident_id, Proof.CONFIRMED, "it has happened")
     return incident
 
@@ -171,16 +174,16 @@ def _progressed(cycle: Cycle, run: Run) -> bool:
     return cycle.now - run.generation_since >= cycle.state.policy.progress_seconds
 
 
-def _count(cycle: Cycle, run: Run, fault: Fault, incident: Incident, progressed: bool) -> Run:
-    if fault.remedy and not progressed:
-        record.failed_again(cycle, run, incident, fault.rule)
-    without = 0 if progressed else run.restarts_without_progress + fault.program
-    doubted = incident.incident_id if fault.remedy and progressed else 0
+def _count(cycle: Cycle, run: Run, told: Fault, incident: Incident, progressed: bool) -> Run:
+    """What is remembered of it when the next failure comes."""
+    without = 0 if progressed else run.restarts_without_progress + told.program
+    if told.remedy and not progressed:
+        record.failed_again(cycle, run, incident, told.rule)
     return cycle.put(
         replace(
             run,
             restarts_without_progress=without,
-            doubted=doubted,
+            doubted=incident.incident_id if told.remedy else 0,
             doubted_generation=run.generation,
         )
     )

@@ -1,4 +1,4 @@
-"""`unicronctl runs|incidents|nodes|allocations`: what there is, a line each."""
+"""`unicronctl runs|incidents|nodes|allocations|detectors`: what there is, a line each."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ INCIDENTS: Columns = {
     "noticed": lambda i: when(i["first_signal_at"]),
     "decided": lambda i: when(i["decided_at"]),
     "closed": lambda i: when(i["closed_at"]),
+    "rule": lambda i: i["rule"],
     "summary": lambda i: i["summary"],
 }
 INCIDENTS_USUAL = ("incident", "opened", "severity", "kind", "state", "run", "node", "summary")
@@ -82,6 +83,18 @@ ALLOCATIONS: Columns = {
     "reason": lambda a: a["reason"],
 }
 ALLOCATIONS_USUAL = ("job", "name", "user", "partition", "state", "managed", "gpus", "nodes")
+
+DETECTORS: Columns = {
+    "rule": lambda d: d["rule"],
+    "kind": lambda d: d["kind"],
+    "bar": lambda d: f"{d['needs']:.2f}",
+    "credit": lambda d: d["credit"],
+    "confirmed": lambda d: d["confirmed"],
+    "refuted": lambda d: d["refuted"],
+    "undecided": lambda d: d["undecided"],
+    "does": lambda d: "acts" if d["acts"] else "observes",
+    "observes_for": lambda d: ",".join(d["observes_for"]),
+}
 
 
 def runs(
@@ -136,6 +149,17 @@ def allocations(
     """Slurm jobs with GPUs, managed or not, newest first."""
     items = _client(context).items("/allocations", current=not everything, user=user)
     show(items, ALLOCATIONS, ALLOCATIONS_USUAL, Shape(noheader, as_json, format, verbose))
+
+
+def detectors(
+    context: typer.Context,
+    noheader: NoHeader = False,
+    as_json: AsJson = False,
+    format: Format = "",
+) -> None:
+    """Rules that find faults: their record here, and whether they act or only observe."""
+    items = _client(context).items("/detectors")
+    show(items, DETECTORS, tuple(DETECTORS), Shape(noheader, as_json, format))
 
 
 def _client(context: typer.Context) -> Client:

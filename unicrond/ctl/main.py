@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from unicrond import __version__
-from unicrond.ctl import database, lists
+from unicrond.ctl import database, incident, lists
 from unicrond.ctl.classify import classify, diagnose
 from unicrond.ctl.client import settings_for
 from unicrond.ctl.mode import mode
@@ -50,12 +50,13 @@ def options(
 
 
 COMMANDS = (
-    status, lists.runs, lists.incidents, why, mode, lists.nodes, lists.allocations, classify,
-    diagnose, plan, simulate,
+    status, lists.runs, lists.incidents, why, mode, lists.nodes, lists.allocations, lists.detectors,
+    classify, diagnose, plan, simulate,
 )  # fmt: skip
 for command in COMMANDS:
     app.command()(command)
 app.add_typer(database.app, name="db")
+app.add_typer(incident.app, name="incident")
 
 
 def lab(context: typer.Context) -> None:
