@@ -91,6 +91,7 @@ class Cycle:
         noticed_at: float = 0.0,
         evidence: str = "",
         rule: str = "",
+        proof: Proof = Proof.UNDECIDED,
     ) -> Incident:
         incident = Incident(
             incident_id=self.state.next_incident_id,
@@ -109,8 +110,8 @@ class Cycle:
         )
         self.state.next_incident_id += 1
         if rule:
-            owner = run.user if run else ""
-            self.put_review(Review(incident.incident_id, rule, Proof.UNDECIDED, self.now, owner))
+            review = Review(incident.incident_id, rule, proof, self.now, run_id=incident.run_id)
+            self.put_review(replace(review, owner=run.user if run else ""))
         self.note("signal", summary, run, incident=incident.incident_id, node=node)
         return self.put_incident(incident)
 

@@ -20,7 +20,7 @@ from unicrond.core.guards import lease_of
 from unicrond.core.state import State
 from unicrond.model.cluster import NodeState
 from unicrond.model.events import ReviewGiven
-from unicrond.model.incident import Incident, Proof
+from unicrond.model.incident import Incident, Proof, Review
 from unicrond.model.run import Loss, Run, RunState
 
 LATE_STEP_SECONDS = 2.0  # one that was complete before may be told so much later
@@ -39,7 +39,7 @@ def outcome(cycle: Cycle, incident_id: int, proof: Proof, why: str, last: bool =
     if review.proof is Proof.CONFIRMED and not last:
         return
     cycle.put_review(replace(review, proof=proof, at=cycle.now, reason=why))
-    cycle.note("note", f"{review.rule} {proof}: {why}", incident=incident_id)
+    _tell(cycle, review, f"{review.rule} {proof}: {why}")
 
 
 def on_review(cycle: Cycle, event: ReviewGiven) -> None:
@@ -54,8 +54,12 @@ def on_review(cycle: Cycle, event: ReviewGiven) -> None:
         replace(review, proof=event.proof, at=event.at, owner=owner, by=event.who,
                 reason=event.reason)
     )  # fmt: skip
-    text = f"{review.rule} {event.proof} by {event.who}{why}"
-    cycle.note("note", text, incident=event.incident_id)
+    _tell(cycle, review, f"{review.rule} {event.proof} by {event.who}{why}")
+
+
+def _tell(cycle: Cycle, review: Review, words: str) -> None:
+    run = cycle.state.runs.get(review.run_id) if review.run_id is not None else None
+    cycle.note("note", words, run, incident=review.incident_id)
 
 
 def look(cycle: Cycle) -> None:

@@ -83,7 +83,7 @@ def _as_believed(fault: Fault, held: str) -> Fault:
 
 
 def _open(cycle: Cycle, run: Run, fault: Fault, *, proved: bool) -> Incident:
-    incident = cycle.open_incident(
+    return cycle.open_incident(
         fault.kind,
         fault.severity,
         fault.scope,
@@ -94,10 +94,8 @@ def _open(cycle: Cycle, run: Run, fault: Fault, *, proved: bool) -> Incident:
         noticed_at=fault.noticed_at,
         evidence=fault.evidence,
         rule=fault.rule,
+        proof=Proof.CONFIRMED if proved else Proof.UNDECIDED,
     )
-    if proved:
-        record.outcome(cycle, incident.incident_id, Proof.CONFIRMED, "it has happened")
-    return incident
 
 
 def reconsider(cycle: Cycle, run: Run, what: str, returned: str = "") -> None:

@@ -95,3 +95,4 @@ class Review:
     owner: str = ""  # the user on whose word it rests, "" where it is an admin's or the cluster's
     by: str = ""  # the person who said so, "" where the outcome shows it
     reason: str = ""
+    run_id: int | None = None
