@@ -72,7 +72,7 @@ class Broken:
         marks = self._marks()
         at = time.time()
         os.kill(rank_process(self.folder, rank), number)
-        if number not in (signal.SIGUSR1, signal.SIGUSR2):
+        if number is not signal.SIGUSR1:
             return at
         while len(self._marks()) == len(marks):
             if time.time() > at + KNOWN_SECONDS:
@@ -156,7 +156,7 @@ RANK_FAULTS = (
     Fault("exception", signal.SIGUSR1, 0.05),
     Fault("SIGKILL", signal.SIGKILL, 0.05),
     Fault("segfault", signal.SIGSEGV, 0.1),
-    Fault("hang", signal.SIGUSR2, 3 * STEP_SECONDS + 0.5, torchrun=False),
+    Fault("hang", signal.SIGSTOP, 3 * STEP_SECONDS + 0.5, torchrun=False),
 )
 
 
@@ -199,7 +199,7 @@ def _theirs(bench: Bench, training: UnderTorchrun, fault: Fault, rank: int) -> f
 
 def hang_of_torchrun(training: UnderTorchrun) -> Figure:
     training.generation()
-    at = training.struck(signal.SIGUSR2, 1)
+    at = training.struck(signal.SIGSTOP, 1)
     known = training.knows_after(at, HANG_OF_TORCHRUN_SECONDS)
     name = f"hang: noticed by torchrun within {HANG_OF_TORCHRUN_SECONDS:g} s"
     return figure(name, "count", [int(known is not None)])
@@ -290,6 +290,8 @@ def measure(options: argparse.Namespace) -> tuple[list[Figure], list[str]]:
         f"{RANKS} ranks, one a node; a train step takes {STEP_SECONDS} s; gloo; one machine",
         f"1-minute load before the faults: {min(bench.loads):.1f} to {max(bench.loads):.1f}",
         "torchrun knows: its log line that a rank failed; --monitor-interval=0.1",
+        "hang: a rank that is halted (SIGSTOP); one that waits in its own code may be saving or"
+        " evaluating, and stays a suspicion until it is overdue",
         "Xid, ECC and OOM: the lab's stub of NVML, kernel log and cgroup; torchrun has no sensors",
     ]
 
