@@ -68,11 +68,9 @@ BARS: Mapping[str, Bar] = {
          "port", "link", "ib", "nvml", "infiniband", "cgroup", "sensor", "rocm"),
         DEVICE,
     ),
-    # Slow is not broken, and a loss may rise for good reasons: people first.
-    "straggler": NEW,
-    "iterations": NEW,
-    "loss": NEW,
-    "nan": NEW,
+    # Slow is not broken, and a loss may rise for good reasons: people first. That training goes on
+    # refutes nothing.
+    **dict.fromkeys(("straggler", "iterations", "loss", "nan"), NEW),
 }  # fmt: skip
 
 # What is no text: rule to kind.
@@ -87,6 +85,9 @@ SENSED: Mapping[str, Kind] = {
     "hang.elsewhere": Kind.HANG,
     "hang.overdue": Kind.HANG,
     "exception.raised": Kind.SOFTWARE,
+    "straggler.own_time": Kind.STRAGGLER,
+    "iterations.slower": Kind.STRAGGLER,
+    "loss.not_a_number": Kind.NAN,
 }
 SEEN_BY = {
     "nvml": (Kind.GPU_LOST, Kind.ECC, Kind.ROW_REMAP, Kind.NVLINK, Kind.GPU_DRIVER, Kind.THROTTLE,

@@ -1,7 +1,7 @@
 """What a training script may import. On the standard library; torch only where the script uses it.
 
     import unicron
-    unicron.heartbeat(step)                  a train step is complete
+    unicron.heartbeat(step, loss)            a train step is complete; the loss may be left out
     with unicron.phase("checkpoint"): ...    the next iteration may take longer than usual
 
 Scripts that import nothing are watched all the same (unicron/watch.py). Outside a run of Unicron
@@ -26,17 +26,19 @@ def inside() -> bool:
     return page.of_this_process() is not None
 
 
-def heartbeat(iteration: int) -> None:
-    """Tells that train step `iteration` is complete. Costs about a microsecond; never blocks.
+def heartbeat(step: int, loss: float | None = None) -> None:
+    """Tells that train step `step` is complete. Costs some microseconds; never blocks.
 
-    Once called, it replaces the iterations that are counted from torch's optimizer.
+    Once called, it replaces the iterations that are counted from torch's optimizer. With a `loss`,
+    NaN and spikes are noticed. Give a number that you have anyway: one that is still on the GPU
+    makes this call wait for it.
     """
     mine = page.of_this_process()
     if mine is None:
         _say_once()
         return
     mine.explicit = True
-    mine.iterated(iteration)
+    mine.iterated(step, None if loss is None else float(loss))
 
 
 @contextlib.contextmanager

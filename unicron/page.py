@@ -6,6 +6,11 @@ rank is stopped. Times are CLOCK_MONOTONIC nanoseconds, which processes of a mac
            32  u64 iteration_ns  40  u64  phase_ns
            48  u64 joined_ns     56  i64  iterations counted since the start
            64  32s phase, "" between   96  u32  1: the script tells its iterations itself
+          256  the last LAPS iterations, number n at place n % LAPS:
+               i64 number, u32 microseconds it took without announced phases (0: not known),
+               u32 microseconds of these that it waited for its peers (WAIT_UNKNOWN),
+               f64 loss, u32 1: there is a loss
+What a lap waited is known, if at all, when the next one is complete.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ import mmap
 import os
 import struct
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +32,12 @@ _SEQUENCE = struct.Struct("<Q")
 _SEQUENCE_AT = 8
 _BODY = struct.Struct("<QqQQQq32sI")
 _BODY_AT = 16
+LAPS = 64
+WAIT_UNKNOWN = _MOST = 0xFFFFFFFF
+_LAP = struct.Struct("<qIIdI4x")
+_LAPS_AT = 256
+_WAIT = struct.Struct("<I")
+_WAIT_AT = 12  # in a lap
 _TRIES = 5
 
 
@@ -43,6 +54,37 @@ class Progress:
     phase: str
     explicit: bool  # `iteration` is the script's own train step, not a count since its start
     whole: bool = True
+    raw: bytes = field(default=b"", repr=False)
+
+    def laps(self, after: int) -> list[Lap]:
+        """The complete ones with a number above `after`, oldest first, as far as the page has them;
+        the newest comes once the next one is complete."""
+        numbers = range(max(after + 1, self.count - LAPS + 1, 1), self.count)
+        return [lap for number in numbers if (lap := self._lap(number)) is not None]
+
+    def _lap(self, number: int) -> Lap | None:
+        place = _LAPS_AT + number % LAPS * _LAP.size
+        if len(self.raw) < place + _LAP.size:
+            return None
+        found, micros, wait, loss, told = _LAP.unpack_from(self.raw, place)
+        if found != number:
+            return None
+        return Lap(
+            number,
+            micros / 1e6,
+            None if wait == WAIT_UNKNOWN else wait / 1e6,
+            loss if told else None,
+        )
+
+
+@dataclass(frozen=True)
+class Lap:
+    """One complete iteration."""
+
+    number: int
+    seconds: float  # 0: not known
+    waited_seconds: float | None  # for its peers
+    loss: float | None
 
 
 class Page:
@@ -54,6 +96,7 @@ class Page:
         self.explicit = False  # whether the script tells its iterations itself
         self._sequence = 0
         self._phase = ""
+        self._in_phases_ns = 0  # since the last iteration
         self._values = [0, -1, 0, 0, 0, 0]
 
     @property
@@ -70,26 +113,45 @@ class Page:
         self._values[4] = time.monotonic_ns()
         self.claim()
 
-    def iterated(self, iteration: int | None = None) -> None:
+    def iterated(self, iteration: int | None = None, loss: float | None = None) -> None:
         """One more iteration is complete; without a number, the next one."""
-        values = self._values
+        values, now = self._values, time.monotonic_ns()
+        self._count_phase(now)
+        took = now - values[2] - self._in_phases_ns if values[2] else 0
         values[1] = values[1] + 1 if iteration is None else iteration
-        values[2] = time.monotonic_ns()
+        values[2] = now
         values[5] += 1
-        self._write()
+        self._in_phases_ns = 0
+        micros = min(max(took // 1000, 0), _MOST)
+        told = loss is not None
+        self._write((values[5], micros, WAIT_UNKNOWN, loss if loss is not None else 0.0, told))
+
+    def waited(self, micros: int) -> None:
+        """How long the last complete iteration waited for its peers, as is known only now. It is
+        one number: whoever reads it is never caught in the middle."""
+        place = _LAPS_AT + self._values[5] % LAPS * _LAP.size + _WAIT_AT
+        _WAIT.pack_into(self._map, place, min(max(micros, 0), _MOST - 1))
 
     def enter(self, phase: str) -> str:
         """Begins a phase ("" ends it); the one before."""
+        now = time.monotonic_ns()
+        self._count_phase(now)
         before, self._phase = self._phase, phase
-        self._values[3] = time.monotonic_ns()
+        self._values[3] = now
         self._write()
         return before
 
-    def _write(self) -> None:
+    def _count_phase(self, now: int) -> None:
+        if self._phase:
+            self._in_phases_ns += now - max(self._values[3], self._values[2])
+
+    def _write(self, lap: tuple[int, int, int, float, bool] | None = None) -> None:
         self._sequence += 1
         _SEQUENCE.pack_into(self._map, _SEQUENCE_AT, self._sequence)
         name = self._phase.encode("utf-8", "replace")[:_PHASE]
         _BODY.pack_into(self._map, _BODY_AT, *self._values, name, self.explicit)
+        if lap is not None:
+            _LAP.pack_into(self._map, _LAPS_AT + lap[0] % LAPS * _LAP.size, *lap)
         self._sequence += 1
         _SEQUENCE.pack_into(self._map, _SEQUENCE_AT, self._sequence)
 
@@ -107,22 +169,22 @@ def read(path: Path) -> Progress | None:
     """None when there is no page. It is the rank's file: nothing in it is believed to be sane."""
     try:
         for _ in range(_TRIES):
-            values = _LAYOUT.unpack(path.read_bytes()[: _LAYOUT.size])
+            raw = path.read_bytes()
+            values = _LAYOUT.unpack(raw[: _LAYOUT.size])
             if values[1] % 2 == 0:
-                return _progress(values, whole=True)
+                return _progress(values, raw, whole=True)
     except (OSError, struct.error):
         return None
-    return _progress(values, whole=False)
+    return _progress(values, raw, whole=False)
 
 
-def _progress(values: tuple[Any, ...], whole: bool) -> Progress | None:
+def _progress(values: tuple[Any, ...], raw: bytes, whole: bool) -> Progress | None:
     magic, _, pid, iteration, iteration_ns, phase_ns, joined_ns, count, phase, explicit = values
     if magic != MAGIC:
         return None
     name = phase.rstrip(b"\0").decode("utf-8", "replace")
-    return Progress(
-        pid, iteration, iteration_ns, phase_ns, joined_ns, count, name, bool(explicit), whole
-    )
+    seen = (pid, iteration, iteration_ns, phase_ns, joined_ns, count, name, bool(explicit))
+    return Progress(*seen, whole, raw)
 
 
 _mine: Page | None = None

@@ -1,6 +1,7 @@
 """Watches a training process that need not know of it: iterations, exceptions, stacks.
 
     iterations    torch's optimizer hook; an iteration is the recurring period of one optimizer
+    waiting       what DistributedDataParallel measures of itself: how long it waits for peers
     exceptions    the audit event of sys.excepthook, and what is in flight as a group is destroyed
     stacks        faulthandler on a real-time signal (NCCL takes SIGUSR1), to a file beside the page
     start         no garbage collection while torch is imported: saves up to a tenth of a start
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import gc
 import importlib.abc
 import importlib.machinery
@@ -20,6 +22,8 @@ import importlib.util
 import os
 import signal
 import sys
+import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
@@ -28,6 +32,8 @@ from unicron import page, report
 
 STACK_SIGNAL = signal.SIGRTMIN + 8
 SWITCH = "UNICRON_WATCH"  # "0": nothing of this is installed
+ASK_EVERY_SECONDS = 0.04
+NOT_AS_WE_KNOW_IT = (AttributeError, KeyError, RuntimeError, TypeError)  # of torch's inner parts
 FORGOTTEN_STEPS = 100  # of other optimizers, after which the counted one is given up
 
 _stacks: Any = None  # faulthandler keeps writing to it
@@ -47,6 +53,7 @@ def install() -> None:
         "torch._dynamo": lambda _: None,  # as heavy as torch; every optimizer imports it
         "torch.optim.optimizer": watcher.count_steps,
         "torch.distributed.distributed_c10d": watcher.wrap_groups,
+        "torch.nn.parallel.distributed": watcher.time_waiting,
     }
     sys.meta_path.insert(0, AfterImport(wanted))
 
@@ -59,12 +66,15 @@ class Watcher:
         self._optimizer: int = 0  # id of the one that is counted
         self._others = 0
         self._reported = False
+        self._parallel: Callable[[], Any] = lambda: None  # the newest DistributedDataParallel
+        self._asked_at, self._measured = 0.0, 0
 
     # iterations
     def count_steps(self, module: ModuleType) -> None:
         module.register_optimizer_step_post_hook(self._stepped)
 
     def _stepped(self, optimizer: object, *_: object) -> None:
+        self._tell_waiting()
         if self._page.explicit:
             return
         if id(optimizer) != self._optimizer:
@@ -74,6 +84,34 @@ class Watcher:
             self._optimizer = id(optimizer)
         self._others = 0
         self._page.iterated()
+
+    # waiting
+    def time_waiting(self, module: ModuleType) -> None:
+        parallel = module.DistributedDataParallel
+        make = parallel.__init__
+
+        @functools.wraps(make)
+        def __init__(one: Any, *args: Any, **options: Any) -> None:  # noqa: N807
+            make(one, *args, **options)
+            with contextlib.suppress(*NOT_AS_WE_KNOW_IT):
+                if one.device_type == "cpu":  # on a GPU measuring waits for it: torch's own rate
+                    one._set_ddp_runtime_logging_sample_rate(1)
+                self._parallel = weakref.ref(one)
+
+        parallel.__init__ = __init__
+
+    def _tell_waiting(self) -> None:
+        """Of the last complete iteration. Asking takes 40 us, so not after each short iteration."""
+        one, now = self._parallel(), time.monotonic()
+        if one is None or now < self._asked_at + ASK_EVERY_SECONDS:
+            return
+        self._asked_at = now
+        with contextlib.suppress(*NOT_AS_WE_KNOW_IT):
+            seen = one.logger._get_ddp_logging_data().ints_map
+            if seen["iteration"] != self._measured:
+                self._measured = seen["iteration"]
+                waits = seen["backward_comm_time"] - seen["backward_compute_comm_overlap_time"]
+                self._page.waited(waits // 1000)
 
     # exceptions
     def audit(self, event: str, arguments: tuple[Any, ...]) -> None:

@@ -24,6 +24,21 @@ class Optimizer:
 def register_optimizer_step_post_hook(hook):
     Optimizer.hooks.append(hook)
 """
+FAKE_PARALLEL = """
+class Logger:
+    iteration = 0
+    def _get_ddp_logging_data(self):
+        self.iteration += 1
+        waits = {"backward_comm_time": 9_000_000, "backward_compute_comm_overlap_time": 2_000_000}
+        self.ints_map = {"iteration": self.iteration, **waits}
+        return self
+class DistributedDataParallel:
+    device_type = "cpu"
+    def __init__(self, module, rate=None):
+        self.logger, self.rate = Logger(), rate
+    def _set_ddp_runtime_logging_sample_rate(self, rate):
+        self.rate = rate
+"""
 FAKE_GROUPS = """
 def init_process_group(*a, **k): pass
 def destroy_process_group(*a, **k): pass
@@ -45,11 +60,12 @@ class Rank:
         for name, text in (
             ("optim/optimizer.py", FAKE_TORCH),
             ("distributed/distributed_c10d.py", FAKE_GROUPS),
+            ("nn/parallel/distributed.py", FAKE_PARALLEL),
         ):
             path = folder / "lib/torch" / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            for package in (path.parent, path.parents[1]):
-                (package / "__init__.py").touch()
+            for package in path.relative_to(folder / "lib").parents[:-1]:
+                (folder / "lib" / package / "__init__.py").touch()
             path.write_text(text)
 
     def _listen(self) -> None:
@@ -98,6 +114,33 @@ def test_iterations_are_the_period_of_one_optimizer(rank: Rank) -> None:
     assert seen is not None
     assert (seen.count, seen.explicit) == (7, False)
     assert seen.joined_ns
+
+
+PARALLEL = """
+import time
+from torch.nn.parallel.distributed import DistributedDataParallel
+from torch.optim.optimizer import Optimizer
+model, optimizer = DistributedDataParallel(object()), Optimizer()
+for _ in range(4):
+    time.sleep(0.05)
+    optimizer.step()
+print(model.rate)
+"""
+
+
+def test_what_a_rank_waits_for_its_peers_is_taken_from_torchs_own_measurement(rank: Rank) -> None:
+    assert rank.run(PARALLEL).stdout == "1\n"
+    seen = page.read(rank.page)
+    assert seen is not None
+    assert [lap.waited_seconds for lap in seen.laps(0)] == [0.007] * 3
+
+
+def test_a_torch_that_measures_otherwise_breaks_nothing(rank: Rank) -> None:
+    other = "DistributedDataParallel.logger = property(lambda _: None, lambda *_: None)\n"
+    done = rank.run(PARALLEL.replace("model, opt", other + "model, opt"))
+    assert (done.stdout, done.stderr) == ("1\n", "")
+    on_gpu = "DistributedDataParallel.device_type = 'cuda'\n"
+    assert rank.run(PARALLEL.replace("model, opt", on_gpu + "model, opt")).stdout == "None\n"
 
 
 def test_an_uncaught_exception_is_told_before_the_process_ends(rank: Rank) -> None:

@@ -246,7 +246,8 @@ class Agent:
     def _tell_daemon(self) -> None:
         if self._daemon:
             peers = self._fellows.mesh.direct_ages()
-            self._daemon.beat({**self._state(), "peers": peers})
+            paces = self._inside.paces()
+            self._daemon.beat({**self._state(), "peers": peers, "paces": paces})
 
     def _state(self) -> Body:
         state = self._node.state
@@ -289,9 +290,9 @@ class Agent:
             "nodes": list(self._job.nodes),
             "restarts": self._job.restarts,
             "lease_seconds": self._settings.lease_seconds,
+            "workload": workload_to(self._spec.workload, len(self._job.nodes) * self._ranks),
             **self._state(),
         }
-            "workload": workload_to(self._spec.workload, len(self._job.nodes) * self._ranks),
 
     def _signal(self, kind: SignalKind, body: Body) -> None:
         log.warning("signal kind=%s %s", kind.value, body.get("text", ""))

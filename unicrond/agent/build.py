@@ -19,6 +19,8 @@ PACKED = (
     "unicrond/link",
     "detectors/__init__.py",
     "detectors/iterations.py",
+    "detectors/loss.py",
+    "detectors/pace.py",
     "detectors/readings.py",
     "detectors/rules.py",
     "detectors/verdict.py",

@@ -1,7 +1,8 @@
-"""What ranks tell from inside: progress, exceptions, stacks; and what their silence means.
+"""What ranks tell from inside: progress, losses, exceptions, stacks; and what their silence means.
 
 Each rank writes its page (unicron/page.py); this reads them at every tick, which costs no system
-call of the rank. An iteration that takes too long is looked at more closely and told to unicrond.
+call of the rank. An iteration that takes too long is looked at more closely and told to unicrond;
+so is a loss that is none. How fast each rank is goes with the beats: unicrond compares.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from detectors.iterations import Judgement, Watch, observe
+from detectors.iterations import Judgement, Watch
+from detectors.loss import LossWatch, Odd
+from detectors.pace import Pacer
 from unicron import page
 from unicrond.link.frames import Body
 from unicrond.model.incident import SignalKind
@@ -23,6 +26,7 @@ from unicrond.model.run import Slot
 log = logging.getLogger(__name__)
 STACK_SIGNAL = signal.SIGRTMIN + 8  # as in unicron/watch.py
 TELL_EVERY_SECONDS = 1.0
+PACES_SECONDS = 3.0  # told again for so long: a beat may be lost
 IN_FLIGHT_SECONDS = 2.0  # for an exception in flight to be caught, or to end its rank
 STACK_BYTES = 16 * 1024
 ENDED = ("", "Z", "X")  # no hang: its exit status tells more, to whoever waits for it
@@ -34,6 +38,10 @@ class _Rank:
     slot: Slot
     path: Path
     watch: Watch = field(default_factory=Watch)
+    before: int = 0  # iterations complete when its present generation began
+    taken: int = 0  # number of the last one that was learned from
+    pacer: Pacer = field(default_factory=Pacer)
+    losses: LossWatch = field(default_factory=LossWatch)
     told_at: float = 0.0
     in_flight: tuple[float, str, int] | None = None  # when, traceback, iterations then
 
@@ -48,12 +56,16 @@ class Inside:
         self._ranks: dict[str, _Rank] = {}
         self._generation = 0
 
-    def begin(self, generation: int) -> None:
-        """Forgets the ranks of the generation before."""
-        for rank in self._ranks.values():
+    def begin(self, generation: int, kept: Iterable[Slot] = ()) -> None:
+        """Forgets the ranks of the generation before, but for those that are kept."""
+        before, self._ranks = self._ranks, {}
+        for slot in kept:
+            rank = before.pop(slot.member, None)
+            if rank is not None:
+                self._ranks[slot.member] = _gone_over(rank, slot)
+        for rank in before.values():
             rank.path.unlink(missing_ok=True)
             stacks_of(rank.path).unlink(missing_ok=True)
-        self._ranks.clear()
         self._generation = generation
 
     def environment(self, slot: Slot, base: Mapping[str, str]) -> dict[str, str]:
@@ -78,11 +90,43 @@ class Inside:
             seen = page.read(rank.path)
             if seen is None or not seen.pid:
                 continue
-            if seen.explicit:
+            self._learn(rank, seen, now)
+            seen = replace(seen, count=max(0, seen.count - rank.before))
+            if seen.explicit and seen.count:
                 newest = max(newest, seen.iteration)
             self._judge(rank, seen, now)
             self._settle_in_flight(rank, seen, now)
         return newest
+
+    def paces(self) -> list[list[float | None]]:
+        """Rank, window, seconds, own seconds: as a beat carries them."""
+        since = time.monotonic() - PACES_SECONDS
+        return [
+            [rank.slot.rank, pace.window, _rounded(pace.seconds), _rounded(pace.own_seconds)]
+            for rank in self._ranks.values()
+            for pace in rank.pacer.since(since)
+        ]
+
+    def _learn(self, rank: _Rank, seen: page.Progress, now: float) -> None:
+        """From iterations that were completed since the last look."""
+        laps = seen.laps(rank.taken)
+        for lap in laps:
+            rank.taken = lap.number
+            if lap.number > rank.before:
+                rank.pacer.add(now, lap.number - rank.before, lap.seconds, lap.waited_seconds)
+            odd = None if lap.loss is None else rank.losses.take(lap.number, lap.loss)
+            if odd is not None:
+                self._tell_loss(rank, odd, seen)
+        rank.watch.learn([(lap.number - rank.before, lap.seconds) for lap in laps])
+
+    def _tell_loss(self, rank: _Rank, odd: Odd, seen: page.Progress) -> None:
+        data: Body = {
+            "not_a_number": odd.not_a_number,
+            "iteration": seen.iteration - (seen.count - odd.number),
+            "loss": repr(odd.loss),  # JSON has no NaN
+            "usual": repr(odd.usual),
+        }
+        self._tell(SignalKind.LOSS, {**self._about(rank), "data": data})
 
     @property
     def counted(self) -> int:
@@ -113,8 +157,8 @@ class Inside:
 
     # hangs
     def _judge(self, rank: _Rank, seen: page.Progress, now: float) -> None:
-        rank.watch, judgement = observe(
-            rank.watch, now, seen.count, seen.iteration_ns * NANO, seen.phase, seen.phase_ns * NANO
+        judgement = rank.watch.look(
+            now, seen.count, seen.iteration_ns * NANO, seen.phase, seen.phase_ns * NANO
         )
         if judgement is Judgement.FINE or now < rank.told_at + TELL_EVERY_SECONDS:
             return
@@ -128,7 +172,7 @@ class Inside:
         data: Body = {
             "process_state": state,
             "seconds": round(now - rank.watch.iteration_at, 3),
-            "usual_seconds": round(rank.watch.of(seen.phase).mean, 4),
+            "usual_seconds": round(rank.watch.habits.usual_seconds(seen.phase), 4),
             "overdue": judgement is Judgement.OVERDUE,
             "iterations": seen.count,
             "phase": seen.phase,
@@ -139,6 +183,18 @@ class Inside:
     def _about(self, rank: _Rank) -> Body:
         slot = rank.slot
         return {"rank": slot.rank, "member": slot.member, "generation": self._generation}
+
+
+def _gone_over(rank: _Rank, slot: Slot) -> _Rank:
+    """The same process in a new generation: its habits stay, what it did before counts no more."""
+    seen = page.read(rank.path)
+    before = seen.count if seen else rank.before
+    watch = Watch(habits=rank.watch.habits)
+    return _Rank(slot, rank.path, watch, before, rank.taken, losses=rank.losses)
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 6)
 
 
 def stacks_of(path: Path) -> Path:

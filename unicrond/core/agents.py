@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from unicrond.core import heal, losses
+from unicrond.core import heal, losses, speed
 from unicrond.core.cycle import Cycle
 from unicrond.core.suspect import heard_again
 from unicrond.core.trouble import reconsider
@@ -182,6 +182,7 @@ def on_beat(cycle: Cycle, event: AgentBeat) -> None:
         _back(cycle, run, event.node)
         run = cycle.state.runs[run.run_id]
     run = _progressed(cycle, run, event)
+    speed.on_beat(cycle, run, event)
     if changed:
         run = _adopt(cycle, cycle.put(run), event.generation, event.assignment)
         settle(cycle, run)

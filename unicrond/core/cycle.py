@@ -136,7 +136,8 @@ class Cycle:
 
     def incident_of(self, run: Run) -> Incident | None:
         """The open incident of this run, newest first."""
-        mine = [i for i in self.state.incidents.values() if i.run_id == run.run_id]
+        incidents = self.state.incidents.values()
+        mine = [i for i in incidents if i.run_id == run.run_id and not i.only_told]
         return mine[-1] if mine else None
 
     # story

@@ -96,7 +96,8 @@ def undecided(cycle: Cycle, run: Run) -> Incident | None:
     """The incident of this run that waits until enough of its nodes are heard."""
     waiting = (IncidentState.OPEN, IncidentState.PERSON)
     mine = (i for i in cycle.state.incidents.values() if i.run_id == run.run_id)
-    return next((i for i in mine if i.state in waiting and not i.decided_at), None)
+    open_ = (i for i in mine if i.state in waiting and not i.only_told)
+    return next((i for i in open_ if not i.decided_at), None)
 
 
 def _members(run: Run) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from detectors.hang import Evidence, find
 from detectors.remedies import remedy
 from detectors.verdict import Kind, Verdict
 from transition.membership import NO_RESTART
-from unicrond.core import hardware
+from unicrond.core import hardware, speed
 from unicrond.core.cycle import Cycle
 from unicrond.core.trouble import Fault, report
 from unicrond.model.incident import Scope, Severity, Signal, SignalKind
@@ -41,6 +41,8 @@ def on_signal(cycle: Cycle, signal: Signal) -> None:
             _on_exception(cycle, run, signal)
         case SignalKind.SLOW:
             _on_slow(cycle, run, signal)
+        case SignalKind.LOSS:
+            speed.on_loss(cycle, run, signal)
         case SignalKind.LEASE_EXPIRED:
             _report(
                 cycle,

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from detectors.hang import Evidence
+from detectors.stragglers import Comparison
 from detectors.trust import Ledger
 from unicrond.core.policy import Policy
 from unicrond.model.cluster import Allocation, Node
@@ -33,6 +34,7 @@ class State:
     lag_seconds: float = 0.0
     delayed: set[ActionKey] = field(default_factory=set)  # waiting for Slurm to answer
     slow: dict[int, dict[int, Evidence]] = field(default_factory=dict)  # by run and rank
+    speeds: dict[int, Comparison] = field(default_factory=dict)  # by run
     reported: set[tuple[int, int, str]] = field(default_factory=set)  # run, generation, silent node
     hints: dict[str, Signal] = field(default_factory=dict)  # of hardware, newest by node
     vetoed: set[tuple[int, str]] = field(default_factory=set)  # silences already explained
@@ -51,6 +53,7 @@ class State:
             if run.state.ended and run.ended_at < time:
                 del self.runs[run.run_id]
                 self.slow.pop(run.run_id, None)
+                self.speeds.pop(run.run_id, None)
                 self.vetoed = {key for key in self.vetoed if key[0] != run.run_id}
                 self.reported = {key for key in self.reported if key[0] != run.run_id}
 

@@ -233,7 +233,7 @@ def _take_up(cycle: Cycle, incident: Incident) -> None:
     run = cycle.state.runs.get(incident.run_id) if incident.run_id is not None else None
     if run is None or run.healing is not None or not cycle.state.acts_for(run):
         return
-    if incident.state is not IncidentState.HEALING:
+    if incident.state is not IncidentState.HEALING and not incident.only_told:
         suspect.take_up(cycle, run, incident)
 
 
@@ -254,6 +254,8 @@ def _close_outlived(cycle: Cycle) -> None:
     for incident in tuple(cycle.state.incidents.values()):
         run = cycle.state.runs.get(incident.run_id) if incident.run_id is not None else None
         if run is None or run.state is not RunState.RUNNING or run.healing is not None:
+            continue
+        if incident.only_told:
             continue
         outlived = incident.opened_at + cycle.state.policy.progress_seconds
         if incident.state is IncidentState.OPEN and run.iteration_since > outlived:

@@ -6,19 +6,24 @@ says is checked for form and bounds, and believed no further than the core decid
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 from unicrond.errors import ProtocolError
 from unicrond.link import fields
 from unicrond.link.frames import Body
 from unicrond.link.handshake import NO_RUN, Claim, Identity
+from unicrond.link.workload import workload_from
 from unicrond.model.decision import Action, ActionKey, Outcome, OutcomeState
 from unicrond.model.events import AgentBeat, Registration
-from unicrond.link.workload import workload_from
 from unicrond.model.incident import Signal, SignalKind
+from unicrond.model.pace import Pace
 from unicrond.model.run import Assignment, Phase, Slot
 
 MOST_NODES = 16_384
 MOST_RANKS = 65_536
 OLDEST_AGE_SECONDS = 86_400.0
+LEAST_SECONDS = 1e-6
+MOST_PACES = 1024
 
 _PHASES = {phase.value: phase for phase in Phase}
 _FROM_AGENTS = {
@@ -27,6 +32,7 @@ _FROM_AGENTS = {
         SignalKind.RANK_EXITED,
         SignalKind.EXCEPTION,
         SignalKind.SLOW,
+        SignalKind.LOSS,
         SignalKind.HARDWARE,
         SignalKind.LEASE_EXPIRED,
         SignalKind.START_FAILED,
@@ -55,13 +61,13 @@ def registration(body: Body, claim: Claim) -> Registration:
         stopped_generation=fields.integer(body, "stopped_generation", -1),
         assignment=assignment_from(body.get("assignment")),
         lease_seconds=fields.number(body, "lease_seconds") if "lease_seconds" in body else 0.0,
+        workload=workload_from(body),
     )
 
 
 def named(body: Body, identity: Identity) -> None:
     """A registration speaks for whom its sender proved to be."""
     if _named(body) != identity:
-        workload=workload_from(body),
         raise ProtocolError(f"register names {_named(body)}, but {identity} was proved")
 
 
@@ -79,8 +85,28 @@ def beat(body: Body, identity: Identity, now: float) -> AgentBeat:
         iteration=fields.integer(body, "iteration", -1),
         counted=fields.integer(body, "counted", 0) if "counted" in body else 0,
         peers_heard={node: now - age for node, age in peers.items()},
+        paces=_paces(body.get("paces")),
         assignment=None if given is None else assignment_from(given),
     )
+
+
+def _paces(value: object) -> tuple[tuple[int, Pace], ...]:
+    """Rank and pace; what makes no sense is left out, as it is worth no broken connection."""
+    rows = value[:MOST_PACES] if type(value) is list else []
+    return tuple(found for row in rows if (found := _pace(row)) is not None)
+
+
+def _pace(row: object) -> tuple[int, Pace] | None:
+    if type(row) is not list or len(row) != 4:
+        return None
+    rank, window, seconds, own = row
+    if type(rank) is not int or type(window) is not int or not _is_time(seconds):
+        return None
+    return rank, Pace(window, seconds, own if _is_time(own) else None)
+
+
+def _is_time(value: object) -> TypeGuard[float]:
+    return type(value) is float and LEAST_SECONDS < value < OLDEST_AGE_SECONDS
 
 
 def signal(body: Body, identity: Identity, now: float) -> Signal | None:

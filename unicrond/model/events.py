@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from unicrond.model.cluster import Snapshot
 from unicrond.model.decision import Mode, Outcome
 from unicrond.model.incident import Proof, Signal
+from unicrond.model.pace import Pace
 from unicrond.model.run import Assignment, Phase
-
 from unicrond.model.workload import PLAIN, Workload
+
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTaken:
@@ -36,8 +37,8 @@ class Registration:
     stopped_generation: int
     assignment: Assignment | None
     lease_seconds: float = 0.0  # that this agent keeps, 0 when it does not say
-
     workload: Workload = PLAIN
+
 
 @dataclass(frozen=True, slots=True)
 class AgentJoined:
@@ -57,6 +58,7 @@ class AgentBeat:
     iteration: int
     counted: int = 0  # iterations complete in this generation, whatever the script calls them
     peers_heard: dict[str, float] = field(default_factory=dict)  # node -> Unix seconds
+    paces: tuple[tuple[int, Pace], ...] = ()  # by rank
     assignment: Assignment | None = None  # sent when it changed
 
 

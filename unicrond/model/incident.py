@@ -11,6 +11,7 @@ class SignalKind(StrEnum):
     RANK_EXITED = "rank_exited"  # data: exit_code, signal, stderr (last lines)
     EXCEPTION = "exception"  # text: its traceback; the rank may hang in its tear-down
     SLOW = "slow"  # an iteration over 3 x the average; data: as detectors.hang.Evidence
+    LOSS = "loss"  # data: not_a_number, iteration, loss, usual (detectors.loss)
     HARDWARE = "hardware"  # data: source, kind, severity, where, count (detectors.readings)
     LEASE_EXPIRED = "lease_expired"  # an agent stopped its ranks because it heard nobody
     START_FAILED = "start_failed"  # a generation could not be started on a node
@@ -75,6 +76,11 @@ class Incident:
     decided_at: float = 0.0
     closed_at: float = 0.0
     rule: str = ""  # that opened it (detectors/trust.py)
+
+    @property
+    def only_told(self) -> bool:
+        """A run that is slow, say: a person hears of it, and nothing else follows."""
+        return self.severity is Severity.NONE and self.scope in (Scope.RANK, Scope.RUN)
 
 
 class Proof(StrEnum):

@@ -1,0 +1,12 @@
+"""How fast one rank was over a few iterations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    window: int  # which iterations, counted from the generation's start (detectors/pace.py)
+    seconds: float  # of one iteration
+    own_seconds: float | None  # of these without waiting for peers; None: not known
