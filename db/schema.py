@@ -2,12 +2,12 @@
 to search by. So a new field of a noun needs no migration, a new way to search does.
 
 meta         one JSON value a key: mode, heartbeat
-runs         every run ever seen
+runs         every run
 incidents    every incident
 decisions    append only
 actions      intents; the outcome joins its intent
 journal      append only: the story
-allocations  every Slurm job with GPUs: a row is written when it changes and never removed
+allocations  every Slurm job with GPUs: a row is written when it changes
 nodes        as Slurm last described them
 observations iteration times, a row for each run and each size that it had
 knowledge    what was learned, one JSON value for each kind and subject
@@ -37,7 +37,7 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-REVISIONS = ("0001", "0002", "0003")
+REVISIONS = ("0001", "0002", "0003", "0004")
 """Every revision that this program knows, oldest first; a test holds it against migrations/."""
 
 NAME_LENGTH = 255
@@ -96,8 +96,10 @@ runs = Table(
     _needed("user", Name()),
     _needed("state", Name()),
     _needed("ended", Boolean),
+    Column("ended_at", Double),
     _needed("doc", Words()),
     Index("runs_ended", "ended", "run_id"),
+    Index("runs_ended_at", "ended_at"),
 )
 
 incidents = Table(
@@ -109,8 +111,10 @@ incidents = Table(
     _needed("state", Name()),
     _needed("ended", Boolean),
     _needed("opened_at", Double),
+    Column("ended_at", Double),
     _needed("doc", Words()),
     Index("incidents_ended", "ended", "incident_id"),
+    Index("incidents_ended_at", "ended_at"),
     Index("incidents_run", "run_id", "incident_id"),
 )
 

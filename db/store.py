@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, Table, bindparam, delete, func, insert, select, update
 
-from db import knowledge, migrate, schema
+from db import history, knowledge, migrate, schema
 from db.codec import CodecError, dumps, loads
 from db.engine import FileGuard, translated_errors, writing_engine
 from db.knowledge import Knowledge
@@ -76,6 +76,10 @@ class SqlStore:
 
         self._within(write)
 
+    def forget(self, before: float) -> int:
+        """Deletes some of what ended before that time (history.py); 0: nothing is left of it."""
+        return self._within(lambda connection: history.forget(connection, before))
+
     def put_meta(self, key: str, value: object) -> None:
         """One JSON value beside the state, such as the loop's heartbeat."""
         self._within(lambda connection: _put_meta(connection, key, value))
@@ -101,14 +105,15 @@ def _load(connection: Connection) -> Saved:
         .where(actions.outcome_state.is_(None))
         .order_by(actions.incident_id, actions.generation, actions.ordinal)
     )
-    incident = connection.scalar(select(func.max(incidents.incident_id)))
+    last_incident, last_ordinal = history.last_forgotten(connection)
+    incident = connection.scalar(select(func.max(incidents.incident_id))) or 0
     ordinal = connection.scalar(select(func.max(actions.ordinal)))
     return Saved(
         runs=tuple(_read(Run, connection.scalars(live))),
         incidents=tuple(_read(Incident, connection.scalars(open_))),
         unfinished=tuple(_read(Action, connection.scalars(unfinished))),
-        next_incident_id=1 if incident is None else incident + 1,
-        next_ordinal=0 if ordinal is None else ordinal + 1,
+        next_incident_id=max(incident, last_incident) + 1,
+        next_ordinal=max(-1 if ordinal is None else ordinal, last_ordinal) + 1,
         mode=None if mode is None else Mode(str(mode)),
         drains=_recent_drains(connection),
         reviews=newest_reviews(connection),
@@ -202,6 +207,7 @@ def _run_row(run: Run) -> dict[str, Any]:
         "user": run.user,
         "state": run.state.value,
         "ended": run.state.ended,
+        "ended_at": (run.ended_at or None) if run.state.ended else None,
         "doc": dumps(run),
     }
 
@@ -214,6 +220,7 @@ def _incident_row(incident: Incident) -> dict[str, Any]:
         "state": incident.state.value,
         "ended": incident_ended(incident),
         "opened_at": incident.opened_at,
+        "ended_at": (incident.closed_at or None) if incident_ended(incident) else None,
         "doc": dumps(incident),
     }
 

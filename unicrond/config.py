@@ -87,6 +87,7 @@ class Settings(_Section):
     control_socket: SocketPath = "/run/unicron/control.sock"
     snapshot_seconds: Seconds = 2.0
     slurm_timeout_seconds: Seconds = 10.0
+    history_days: Annotated[int, Field(ge=0)] = 90  # 0: nothing is ever forgotten
     admins: Names = ()
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     mode: Mode = Mode.OBSERVE

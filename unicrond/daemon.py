@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from db.history import Forgetting
 from db.store import SqlStore, open_store
 from unicrond import __version__
 from unicrond.api.control import ControlServer
@@ -77,6 +78,7 @@ class Daemon:
         self._in_flight: set[ActionKey] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._heartbeat_due = 0.0
+        self._history = Forgetting(store.forget, settings.history_days, time.monotonic())
 
     async def run(self, config: Path | None) -> None:
         stop = asyncio.Event()
@@ -202,6 +204,7 @@ class Daemon:
         )
         try:
             self._store.put_meta(HEARTBEAT_KEY, beat)
+            self._history.go_on(now, self._clock.now())
         except StoreUnavailable as error:
             log.debug("no heartbeat: %s", error)  # the engine tells of a store that is away
 

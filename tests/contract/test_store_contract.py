@@ -1,19 +1,16 @@
-"""What every Store promises. Over MemoryStore, SQLite, and the databases whose URLs stand in
-UNICRON_TEST_DATABASE_URLS, separated by blanks: each is emptied first."""
+"""What every Store promises. Over MemoryStore and every database there is."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from db import migrate
-from db.engine import writing_engine
 from db.memory import MemoryStore
 from db.store import SqlStore, open_store
+from tests.contract.databases import DATABASES, emptied
 from unicrond.model.cluster import Allocation, JobState, Node, NodeState, Snapshot
 from unicrond.model.decision import (
     Action,
@@ -40,22 +37,17 @@ from unicrond.model.run import (
 )
 from unicrond.ports import Changes, JournalEntry, Saved, Store
 
-DATABASES = ["memory", "sqlite", *os.environ.get("UNICRON_TEST_DATABASE_URLS", "").split()]
 Reopen = Callable[[], Store]
 
 
-@pytest.fixture(params=DATABASES)
+@pytest.fixture(params=["memory", *DATABASES])
 def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Reopen]:
     """Each call is a new daemon that finds what the one before it saved."""
     if request.param == "memory":
         memory = MemoryStore()
         yield lambda: memory
         return
-    url = f"sqlite:///{tmp_path}/unicron.db" if request.param == "sqlite" else request.param
-    if request.param != "sqlite":
-        engine = writing_engine(url)
-        migrate.downgrade(engine, "base")
-        engine.dispose()
+    url = emptied(request.param, tmp_path)
     opened: list[SqlStore] = []
 
     def open_again() -> Store:

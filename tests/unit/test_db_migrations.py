@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from alembic.autogenerate import compare_metadata
 from alembic.config import Config
-from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, inspect, text
 
@@ -50,13 +48,6 @@ def test_the_program_knows_every_revision_there_is() -> None:
     script = ScriptDirectory.from_config(config)
     walked = [revision.revision for revision in script.walk_revisions()]
     assert tuple(reversed(walked)) == schema.REVISIONS
-
-
-def test_migrations_make_the_tables_that_the_schema_describes(engine: Engine) -> None:
-    migrate.upgrade(engine)
-    with engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
-        assert compare_metadata(context, schema.metadata) == []
 
 
 def test_an_empty_database_is_filled_and_emptied_again(engine: Engine) -> None:

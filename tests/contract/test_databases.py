@@ -1,0 +1,112 @@
+"""What has to hold on every database: its tables, its migrations, what the API reads from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Engine, inspect, text
+
+from db import migrate, schema
+from db.engine import writing_engine
+from db.queries import Queries
+from db.store import SqlStore, open_store
+from tests.contract.databases import DATABASES, emptied
+from tests.contract.test_store_contract import (
+    ALLOCATION,
+    DECISION,
+    INCIDENT,
+    RUN,
+    STOP,
+    snapshot,
+)
+from unicrond.model.incident import IncidentState
+from unicrond.model.run import RunState
+from unicrond.ports import Changes, JournalEntry
+
+
+@pytest.fixture(params=DATABASES)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return emptied(request.param, tmp_path)
+
+
+@pytest.fixture
+def engine(url: str) -> Iterator[Engine]:
+    engine = writing_engine(url)
+    yield engine
+    engine.dispose()
+
+
+def test_migrations_make_the_tables_that_the_schema_describes(engine: Engine) -> None:
+    migrate.upgrade(engine)
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, schema.metadata) == []
+
+
+def test_every_revision_can_be_left_and_reached_again(engine: Engine) -> None:
+    migrate.upgrade(engine)
+    for revision in (*reversed(schema.REVISIONS[:-1]), "base"):
+        migrate.downgrade(engine, revision)
+        migrate.upgrade(engine)
+        migrate.downgrade(engine, revision)
+    migrate.upgrade(engine)
+    assert migrate.current(engine) == schema.REVISIONS[-1]
+
+
+def test_runs_that_ended_before_the_upgrade_are_forgotten_in_their_time(
+    url: str, engine: Engine
+) -> None:
+    over = replace(RUN, state=RunState.FAILED, ended_at=10.0)
+    closed = replace(INCIDENT, state=IncidentState.CLOSED, closed_at=10.0)
+    with closing(open_store(url)) as store:
+        store.save(Changes(runs=(over, replace(RUN, run_id=4712)), incidents=(closed,)))
+    migrate.downgrade(engine, "0003")
+    migrate.upgrade(engine)
+    with engine.begin() as connection:  # as if it had been interrupted just before its end
+        connection.execute(text("UPDATE alembic_version SET version_num = '0003'"))
+    migrate.upgrade(engine)
+    with closing(open_store(url)) as store:
+        assert store.forget(9.0) == 0
+        assert store.forget(11.0) == 2
+        assert [run.run_id for run in store.load().runs] == [4712]
+
+
+def test_the_api_reads_what_the_loop_wrote(url: str) -> None:
+    with closing(open_store(url)) as store, closing(Queries(url)) as queries:
+        write(store)
+        queries.check()
+        assert queries.run(4711) == RUN
+        assert queries.runs(live=True, user="alice").items == (RUN,)
+        assert queries.incidents(open_=True).items == (INCIDENT,)
+        assert [act.action for act in queries.acts(1)] == [STOP]
+        assert [seen.managed for seen in queries.allocations().items] == [True]
+        assert [seen.node.name for seen in queries.nodes().items] == ["n1"]
+        assert [line.decision for line in queries.story_of_run(4711).items] == [DECISION]
+        assert queries.meta("heartbeat") == {"at": 1.5}
+
+
+def write(store: SqlStore) -> None:
+    store.put_meta("heartbeat", {"at": 1.0})
+    store.put_meta("heartbeat", {"at": 1.5})
+    told = JournalEntry(DECISION.at, "decision", DECISION.reason, 4711, 1)
+    store.save(
+        Changes(
+            runs=(RUN,),
+            incidents=(INCIDENT,),
+            decisions=(DECISION,),
+            intents=(STOP,),
+            journal=(told,),
+            snapshot=snapshot(9.0, ALLOCATION),
+        )
+    )
+
+
+def test_tables_are_those_of_the_schema_and_no_other(engine: Engine) -> None:
+    migrate.upgrade(engine)
+    assert set(inspect(engine).get_table_names()) == {*schema.metadata.tables, "alembic_version"}

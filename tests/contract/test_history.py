@@ -1,0 +1,192 @@
+"""What is over and old is forgotten, whatever the database; nothing else is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select
+
+from db import schema
+from db.engine import writing_engine
+from db.history import DAY_SECONDS, ROWS_AT_ONCE, Forgetting
+from db.store import SqlStore, open_store
+from tests.contract.databases import DATABASES, emptied
+from tests.contract.test_store_contract import (
+    ALLOCATION,
+    DECISION,
+    INCIDENT,
+    RUN,
+    STOP,
+    snapshot,
+)
+from unicrond.model.decision import ActionKey, Outcome, OutcomeState
+from unicrond.model.incident import IncidentState
+from unicrond.model.run import RunState
+from unicrond.ports import Changes, JournalEntry
+
+OLD, CUTOFF, NEW = 1000.0, 2000.0, 3000.0
+ENDED = replace(RUN, state=RunState.COMPLETED, ended_at=OLD)
+CLOSED = replace(INCIDENT, state=IncidentState.RESOLVED, closed_at=OLD)
+
+
+@pytest.fixture(params=DATABASES)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return emptied(request.param, tmp_path)
+
+
+@pytest.fixture
+def store(url: str) -> Iterator[SqlStore]:
+    with closing(open_store(url)) as store:
+        yield store
+
+
+def rows(url: str) -> dict[str, int]:
+    engine = writing_engine(url)
+    names = ("runs", "incidents", "decisions", "actions", "journal", "allocations")
+    with engine.connect() as connection:
+        tables = {name: schema.metadata.tables[name] for name in names}
+        counts = {
+            name: connection.scalar(select(func.count()).select_from(table)) or 0
+            for name, table in tables.items()
+        }
+    engine.dispose()
+    return {name: count for name, count in counts.items() if count}
+
+
+def line(at: float, run_id: int | None = 4711, incident_id: int | None = 1) -> JournalEntry:
+    return JournalEntry(at, "note", "x", run_id, incident_id)
+
+
+def fill(store: SqlStore, **changed: object) -> None:
+    """A run with one incident, long over."""
+    done = Outcome(STOP.key, OLD, OutcomeState.DONE)
+    changes = Changes(
+        runs=(ENDED,),
+        incidents=(CLOSED,),
+        decisions=(DECISION,),
+        intents=(STOP,),
+        outcomes=(done,),
+        journal=(line(OLD), line(OLD, incident_id=None), line(OLD, None, None)),
+    )
+    store.save(replace(changes, **changed))  # type: ignore[arg-type]
+
+
+def forget_all(store: SqlStore) -> int:
+    batches = 0
+    while store.forget(CUTOFF):
+        batches += 1
+        assert batches < 1000
+    return batches
+
+
+def test_a_run_that_is_over_goes_with_its_whole_story(url: str, store: SqlStore) -> None:
+    fill(store)
+    store.save(Changes(snapshot=snapshot(OLD - 1, ALLOCATION)))
+    store.save(Changes(snapshot=snapshot(OLD)))
+    forget_all(store)
+    assert rows(url) == {}
+
+
+def test_numbers_of_what_was_forgotten_are_not_given_again(store: SqlStore) -> None:
+    later = replace(STOP, key=ActionKey(1, 3, 41))
+    done = Outcome(later.key, OLD, OutcomeState.DONE)
+    fill(
+        store,
+        incidents=(replace(CLOSED, incident_id=17), CLOSED),
+        intents=(later,),
+        outcomes=(done,),
+    )
+    forget_all(store)
+    saved = store.load()
+    assert (saved.next_incident_id, saved.next_ordinal) == (18, 42)
+    forget_all(store)
+    assert store.load().next_incident_id == 18
+
+
+def test_what_ended_since_stays(url: str, store: SqlStore) -> None:
+    lines = (line(NEW), line(NEW, incident_id=None), line(NEW, None, None))
+    newly = replace(ENDED, ended_at=NEW), replace(CLOSED, closed_at=NEW)
+    fill(store, runs=newly[:1], incidents=newly[1:], journal=lines)
+    before = rows(url)
+    assert forget_all(store) == 0
+    assert rows(url) == before
+
+
+def test_nothing_of_a_run_that_lives_is_forgotten(url: str, store: SqlStore) -> None:
+    fill(store, runs=(RUN,), journal=(line(OLD), line(OLD, incident_id=None)))
+    store.save(Changes(snapshot=snapshot(OLD - 1, ALLOCATION)))
+    store.save(Changes(snapshot=snapshot(OLD, replace(ALLOCATION, submit_time=99.0))))
+    before = rows(url)
+    assert before["allocations"] == 2
+    assert forget_all(store) == 0
+    assert rows(url) == before
+
+
+@pytest.mark.parametrize("state", [IncidentState.OPEN, IncidentState.PERSON])
+def test_nothing_of_an_open_incident_is_forgotten(
+    url: str, store: SqlStore, state: IncidentState
+) -> None:
+    fill(store, incidents=(replace(INCIDENT, state=state),), journal=(line(OLD),))
+    before = rows(url)
+    assert forget_all(store) == 0
+    assert rows(url) == before
+
+
+def test_an_incident_waits_for_the_outcome_of_its_last_action(url: str, store: SqlStore) -> None:
+    fill(store, outcomes=())
+    forget_all(store)
+    assert rows(url) == {"runs": 1, "incidents": 1, "decisions": 1, "actions": 1, "journal": 2}
+    assert store.load().unfinished == (STOP,)
+    store.save(Changes(outcomes=(Outcome(STOP.key, NEW, OutcomeState.MOOT),)))
+    forget_all(store)
+    assert rows(url) == {}
+
+
+def test_a_run_that_lives_again_is_kept(url: str, store: SqlStore) -> None:
+    fill(store)
+    store.save(Changes(runs=(replace(RUN, state=RunState.STARTING),)))
+    assert forget_all(store) == 1, "the line of no run"
+    assert rows(url)["runs"] == 1
+
+
+def test_of_many_rows_a_few_go_at_a_time(url: str, store: SqlStore) -> None:
+    fill(store, journal=tuple(line(OLD) for _ in range(3 * ROWS_AT_ONCE)))
+    assert store.forget(CUTOFF) == ROWS_AT_ONCE
+    assert rows(url)["journal"] == 2 * ROWS_AT_ONCE
+    assert rows(url)["incidents"] == 1, "it goes last"
+    forget_all(store)
+    assert rows(url) == {}
+
+
+def test_old_lines_behind_newer_ones_of_others_are_found(url: str, store: SqlStore) -> None:
+    for _ in range(3):
+        store.save(Changes(journal=(line(NEW, 1, 2), line(OLD, None, None))))
+    forget_all(store)
+    assert rows(url) == {"journal": 3}
+
+
+def test_batches_follow_one_another_and_then_there_is_a_rest() -> None:
+    left, asked = [2, 1, 0, 1, 0], []
+
+    def forget(before: float) -> int:
+        asked.append(before)
+        return left.pop(0)
+
+    forgetting = Forgetting(forget, days=90, started=50.0)
+    now = 100 * DAY_SECONDS
+    for second in range(50, 650, 2):
+        forgetting.go_on(second, now)
+    assert asked == [], "the date may be wrong just after a start"
+    for second in range(650, 700, 2):
+        forgetting.go_on(second, now)
+    assert asked == [10 * DAY_SECONDS] * 3
+    forgetting.go_on(700 + 3600, now)
+    assert len(asked) == 4
+
+
+def test_with_no_days_nothing_is_forgotten() -> None:
+    Forgetting(lambda _: pytest.fail("forgot"), days=0, started=0.0).go_on(1e6, 1e9)
