@@ -259,6 +259,18 @@ def test_hardware_that_is_not_believed_moves_no_run_and_drains_nothing(world: Wo
     assert all(i.run_id == job for i in world.core.state.incidents.values())
 
 
+def test_what_was_only_observed_of_a_device_is_over_after_a_while(world: World) -> None:
+    job = running(world, 2, min_nodes=1)
+    refuted(world, "nvml.ecc", 3)
+    see(world, world.run(job).assignment.nodes[0], job)
+    world.agents.jobs[job].step = -1000  # it reports nothing new
+    world.pass_seconds(30)
+    assert last_incident(world).state is IncidentState.OPEN
+    world.pass_seconds(31)
+    assert world.core.state.incidents == {}
+    assert proof(world) is Proof.UNDECIDED
+
+
 def test_a_users_agents_silence_no_rule_for_the_runs_of_others() -> None:
     world = World(policy=Policy(mode=Mode.OBSERVE))
     world.nodes(4)

@@ -20,7 +20,7 @@ from unicrond.core.guards import lease_of
 from unicrond.core.state import State
 from unicrond.model.cluster import NodeState
 from unicrond.model.events import ReviewGiven
-from unicrond.model.incident import Incident, Proof, Review
+from unicrond.model.incident import Incident, IncidentState, Proof, Review, Severity
 from unicrond.model.run import Loss, Run, RunState
 
 LATE_STEP_SECONDS = 2.0  # one that was complete before may be told so much later
@@ -68,6 +68,7 @@ def look(cycle: Cycle) -> None:
         review = cycle.state.ledger.of(incident.incident_id)
         if review is not None and review.proof is Proof.UNDECIDED and not review.by:
             _look(cycle, incident)
+        _close_observed(cycle, incident)
     for run in cycle.state.live_runs():
         if run.doubted and _went_beyond(run):
             outcome(cycle, run.doubted, Proof.REFUTED, "a restart helped", last=True)
@@ -82,6 +83,17 @@ def _look(cycle: Cycle, incident: Incident) -> None:
     elif run is not None and trust.bar_of(incident.rule).halts and _trains_on(run, incident):
         why = f"train step {run.iteration} was completed since"
         outcome(cycle, incident.incident_id, Proof.REFUTED, why)
+
+
+def _close_observed(cycle: Cycle, incident: Incident) -> None:
+    """What is only observed of a device says nothing of a failure that comes much later."""
+    asks = incident.state is IncidentState.OPEN and incident.severity is not Severity.NONE
+    over = cycle.now > incident.opened_at + cycle.state.policy.progress_seconds
+    run = cycle.state.runs.get(incident.run_id or 0)
+    if run is None or not (asks and over) or trust.bar_of(incident.rule).halts:
+        return
+    if incident.rule and held(cycle.state, incident.rule, run):
+        cycle.close_incident(incident.incident_id, IncidentState.CLOSED, "only observed")
 
 
 def _trains_on(run: Run, incident: Incident) -> bool:
