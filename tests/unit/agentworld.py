@@ -1,11 +1,14 @@
-"""A job of a few nodes on one machine: real agents and ranks, and stand-ins for Slurm's commands.
+"""A job of a few nodes on one machine: real agents and ranks, and stand-ins for Slurm's commands;
+and a rank that can go over into a new generation.
 
 Slurm itself is in the end-to-end tests; here scontrol and srun are scripts of a few lines.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import contextlib
 import itertools
 import os
 import signal
@@ -19,6 +22,8 @@ from types import TracebackType
 from unicrond.agent import processes
 from unicrond.agent.environment import marker
 from unicrond.agent.facts import Facts, to_json
+from unicrond.link.handshake import Identity
+from unicrond.link.peers import PeerMesh
 
 SCONTROL = """#!/bin/sh
 case $1 in
@@ -44,6 +49,29 @@ lease_seconds = {lease}
 unattended_timeout_seconds = {unattended}
 stop_grace_seconds = 0.3
 """
+SECRET = b"s" * 32
+RANK = """
+import json, os, socket
+out = socket.socket(socket.AF_UNIX)
+out.connect(os.environ["UNICRON_SOCKET"])
+def greet():
+    body = {"v": 1, "type": "hello", "member": os.environ["UNICRON_MEMBER"], "regroups": True}
+    out.sendall(json.dumps(body).encode() + b"\\n")
+greet()
+names = "RANK", "WORLD_SIZE", "UNICRON_GENERATION", "MASTER_ADDR", "MASTER_PORT"
+for line in out.makefile():
+    body = json.loads(line)
+    if body["type"] == "welcome":
+        place = [body["rank"], body["world_size"], body["generation"]]
+        assert [str(part) for part in place] == [os.environ[name] for name in names[:3]]
+        print("in", *(os.environ[name] for name in names), flush=True)
+    elif body["verb"] == "regroup":
+        os.environ.update(body["environment"])
+        greet()
+    else:
+        print("told to", body["verb"], flush=True)
+"""
+PROGRAM = [sys.executable, "-I", "-S", "-c", RANK]  # it says where it is; the agent ends it
 _RUNS = itertools.count(os.getpid() * 100 % 100_000_000)
 
 
@@ -87,7 +115,7 @@ class Job:
             "UNICRON_FACTS": to_json(facts),
             "UNICRON_OUTPUT": str(self.folder / "slurm.out"),
             "UNICRON_OUTPUT_DIR": str(self.folder),
-            "UNICRON_SECRET": base64.b64encode(b"s" * 32).decode(),
+            "UNICRON_SECRET": base64.b64encode(SECRET).decode(),
             "UNICRON_BATCH_HOST": self.nodes[0],
             "SLURM_JOB_ID": str(self.run_id),
         }
@@ -130,7 +158,7 @@ class Job:
     # ------------------------------------------------------------ looking
 
     def log(self, node: str) -> str:
-        return (self.folder / f"agent-{node}.log").read_text()
+        return self.file(f"agent-{node}.log")
 
     def output(self, generation: int, rank: int) -> str:
         file = self.folder / f"g{generation}-rank{rank}.log"
@@ -156,6 +184,52 @@ class Job:
 
     def signal_agent(self, node: str, number: signal.Signals) -> None:
         self.agents[node].send_signal(number)
+
+
+Order = tuple[str, str, dict[str, object]]  # node, kind, arguments
+
+
+class Orders(Job):
+    """A job whose last node has no agent: the test stands there, and gives orders as a leader does.
+    The others wait for that node, and so start nothing by themselves."""
+
+    def __enter__(self) -> Orders:
+        for node in self.nodes[:-1]:
+            self.start(node)
+        return self
+
+    def give(self, *orders: Order) -> list[dict[str, object]]:
+        """One after the other; what came of them."""
+        return asyncio.run(self._give(orders))
+
+    async def _give(self, orders: Sequence[Order]) -> list[dict[str, object]]:
+        heard: asyncio.Queue[dict[str, object]] = asyncio.Queue()
+        me = Identity(self.run_id, self.nodes[-1], "test")
+        mesh = PeerMesh(
+            me, self.nodes, lambda _: "127.0.0.1", SECRET, lambda _, body: heard.put_nowait(body)
+        )
+        task = asyncio.create_task(mesh.run())
+        outcomes = []
+        for number, (node, kind, args) in enumerate(orders):
+            body = {"type": "order", "key": f"{time.monotonic()}-{number}", "kind": kind}
+            outcomes.append(await _answer(mesh, node, {**body, "args": args}, heard))
+        task.cancel()
+        await asyncio.wait([task])
+        return outcomes
+
+
+async def _answer(
+    mesh: PeerMesh, node: str, order: dict[str, object], heard: asyncio.Queue[dict[str, object]]
+) -> dict[str, object]:
+    """Given again until it is answered: links change while agents come."""
+    for _ in range(300):
+        mesh.send(node, order)
+        with contextlib.suppress(asyncio.TimeoutError):
+            while True:
+                body = await asyncio.wait_for(heard.get(), 0.1)
+                if body["type"] == "outcome" and body["key"] == order["key"]:
+                    return body
+    raise AssertionError(f"{node} did not answer")
 
 
 def until(condition: Callable[[], object], seconds: float = 60.0) -> None:

@@ -7,7 +7,11 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from detectors.iterations import FLOOR_SECONDS
+from unicron.page import VARIABLE, Page
+from unicrond.agent import inside as agents_inside
 from unicrond.agent.inside import Inside
 from unicrond.link.frames import Body
 from unicrond.model.incident import SignalKind
@@ -32,7 +36,7 @@ class World:
     def __init__(self, folder: Path, seconds: float) -> None:
         self.told: list[tuple[SignalKind, Body]] = []
         self.inside = Inside(folder, "", lambda kind, body: self.told.append((kind, body)))
-        self.inside.begin(1)
+        self.inside.begin(1, [])
         variables = self.inside.environment(Slot(0, "m1", "n1", 0), {})
         argv = [sys.executable, "-c", RANK, *variables.values(), str(seconds)]
         self.rank = subprocess.Popen(argv, stdout=subprocess.PIPE)
@@ -74,3 +78,31 @@ def test_a_rank_that_ended_does_not_hang_before_its_status_is_read_nor_after(
         assert world.wait_and_look() == [], "gone"
     finally:
         world.end()
+
+
+def test_what_a_kept_member_did_before_does_not_count_for_the_new_generation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agents_inside, "IN_FLIGHT_SECONDS", 0.0)
+    told: list[Body] = []
+    inside = Inside(tmp_path, "", lambda kind, body: told.append(body))
+    inside.begin(1, [])
+    paths = [
+        inside.environment(Slot(rank, f"m{rank}", "n1", rank), {})[VARIABLE] for rank in (0, 1)
+    ]
+    kept = Page(paths[0])
+    kept.claim()
+    kept.explicit = True
+    for iteration in (40, 41, 42):
+        kept.iterated(iteration)
+    assert (inside.look(), inside.counted) == (42, 3)
+    inside.exception("m0", "Connection reset", in_flight=True)
+
+    inside.begin(2, [Slot(1, "m0", "n1", 0)])
+    assert not Path(paths[1]).exists(), "of a member that was not kept"
+    assert (inside.look(), inside.counted) == (-1, 0)
+    kept.iterated(43)
+    assert (inside.look(), inside.counted) == (43, 1)
+    inside.exception("m0", "new trouble", in_flight=False)
+    [body] = told
+    assert (body["rank"], body["generation"], body["text"]) == (1, 2, "new trouble")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,6 +49,22 @@ def test_the_last_words_of_an_older_generation_are_copied_too(
     new.write_text("hello again\n")
     copy.finish(5.0)
     assert sorted(lines(tmp_path)) == ["[0] hello again", "[0] last words"]
+
+
+def test_a_file_that_is_followed_already_goes_on_under_its_new_rank(
+    copy: OutputCopy, tmp_path: Path
+) -> None:
+    kept, new = rank_file(tmp_path, 1, 3), rank_file(tmp_path, 2, 3)
+    kept.write_text("as 3\n")
+    copy.follow([(3, kept)])
+    while not (tmp_path / "slurm-1.out").exists():
+        time.sleep(0.005)
+    copy.follow([(0, kept), (3, new)])
+    with kept.open("a") as file:
+        file.write("as 0\n")
+    new.write_text("another\n")
+    copy.finish(5.0)
+    assert sorted(lines(tmp_path)) == ["[0] as 0", "[3] another", "[3] as 3"]
 
 
 def test_a_copy_that_falls_behind_leaves_bytes_out_and_counts_them(

@@ -157,8 +157,8 @@ def test_where_one_rank_cannot_start_none_is_left_running(mark: str, tmp_path: P
         bad = launch(mark, tmp_path, "", rank=1, program="/no/such/program")
         with pytest.raises(Refused, match="/no/such/program"):
             ranks.start([good, bad])
-        await until(lambda: not ranks.running)
-        assert exits[0].stopped
+        await until(lambda: exits)
+        assert exits[0].stopped and not ranks.running
 
     play(mark, story)
 

@@ -46,26 +46,24 @@ class Rank:
 
 class World:
     def __init__(self, folder: Path) -> None:
-        self.generation = 3
         self.progress: list[tuple[int, int]] = []
         self.exceptions: list[tuple[str, str, bool]] = []
         self.socket = RankSocket(
             folder,
-            self.member,
+            self.place,
             lambda g, i: self.progress.append((g, i)),
             lambda *told: self.exceptions.append(told),
         )
         self.ranks: list[Rank] = []
 
-    def member(self, member: str) -> tuple[int, Slot, int] | None:
-        return (self.generation, SLOT, 8) if member == "o.5" else None
+    def place(self, member: str) -> tuple[Slot, int] | None:
+        return (SLOT, 8) if member in ("o.5", "o.6") else None
 
-    async def rank(self, greet: bool = True) -> Rank:
+    async def rank(self, greet: bool = True, member: str = "o.5", **fields: object) -> Rank:
         rank = Rank(*await asyncio.open_unix_connection(self.socket.path))
         self.ranks.append(rank)
         if greet:
-            rank.say("hello", member="o.5")
-            assert (await rank.hear())["type"] == "welcome"
+            assert (await rank.ask("hello", member=member, **fields))["type"] == "welcome"
         return rank
 
 
@@ -73,6 +71,7 @@ def play(folder: Path, story: Callable[[World], Coroutine[None, None, None]]) ->
     async def main() -> None:
         world = World(folder)
         await world.socket.open()
+        world.socket.begin(3, {})
         try:
             await story(world)
         finally:
@@ -135,11 +134,84 @@ def test_whoever_waits_in_a_generation_that_is_over_is_released(tmp_path: Path) 
         rank = await world.rank()
         rank.say("wait", id=9, keys=["k"], timeout_seconds=60)
         await asyncio.sleep(0.05)
-        world.socket.revoke(4)
+        world.socket.begin(4, {})
         heard = [await rank.hear(), await rank.hear()]
         order = {"v": 1, "type": "order", "verb": "stop", "generation": 3}
         assert order in heard
         assert any("over" in str(body.get("error")) for body in heard)
+
+    play(tmp_path / "s", story)
+
+
+def test_a_kept_member_goes_over_to_the_new_generations_store(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        rank, new = await world.rank(regroups=True), await world.rank(member="o.6")
+        await rank.ask("set", key="k", value="b2xk")
+        world.socket.begin(4, {"o.5": {"rank": 2, "world_size": 7, "environment": {"RANK": "2"}}})
+        assert await rank.hear() == {
+            "v": 1,
+            "type": "order",
+            "verb": "regroup",
+            "generation": 4,
+            "rank": 2,
+            "world_size": 7,
+            "environment": {"RANK": "2"},
+        }
+        assert (await new.hear())["verb"] == "stop"
+        rank.say("progress", iteration=7)  # under way when the old generation ended
+        assert "generation 3 is over" in (await rank.ask("set", key="k", value="b2xk"))["error"]
+        assert (await rank.ask("hello", member="o.5", regroups=True))["generation"] == 4
+        assert (await rank.ask("get", key="k"))["value"] is None
+        rank.say("progress", iteration=8)
+        await rank.ask("set", key="k", value="bmV3")
+        assert (await (await world.rank()).ask("get", key="k"))["value"] == "bmV3"
+        assert world.progress == [(3, 7), (4, 8)]
+
+    play(tmp_path / "s", story)
+
+
+def test_who_waits_in_a_generation_that_broke_elsewhere_is_released_and_told_to_stay(
+    tmp_path: Path,
+) -> None:
+    async def story(world: World) -> None:
+        rank = await world.rank(regroups=True)
+        rank.say("wait", id=9, keys=["k"], timeout_seconds=60)
+        await asyncio.sleep(0.01)
+        world.socket.stay(2)  # long over
+        world.socket.stay(3)
+        world.socket.stay(3)
+        stay = {"v": 1, "type": "order", "verb": "stay", "generation": 3}
+        heard = [await rank.hear(), await rank.hear()]
+        assert stay in heard and any("is over" in str(body.get("error")) for body in heard)
+        assert "error" in await rank.ask("get", key="k"), "stay is said once"
+        late = await world.rank()
+        assert await late.hear() == stay
+
+    play(tmp_path / "s", story)
+
+
+def test_only_members_that_say_so_and_are_connected_can_regroup(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        rank, _ = await world.rank(regroups=True), await world.rank(member="o.6")
+        assert world.socket.regrouping == {"o.5"}
+        rank.writer.close()
+        while world.socket.regrouping:
+            await asyncio.sleep(0)
+
+    play(tmp_path / "s", story)
+
+
+def test_a_rank_of_another_version_is_welcomed_where_there_is_a_common_one(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        rank = await world.rank(greet=False)
+        rank.raw(b'{"v": 7, "speaks": [1, 7], "type": "hello", "member": "o.5"}\n')
+        assert (await rank.hear())["v"] == 1
+        rank = await world.rank(greet=False)
+        rank.raw(b'{"v": 7, "speaks": [6, 7], "type": "hello", "member": "o.5"}\n')
+        assert "the rank 6 to 7" in (await rank.hear())["error"]
+        rank = await world.rank(greet=False)
+        rank.raw(b'{"v": 7, "speaks": 7, "type": "hello", "member": "o.5"}\n')
+        assert "pair" in (await rank.hear())["error"]
 
     play(tmp_path / "s", story)
 
@@ -168,6 +240,8 @@ def test_progress_and_exceptions_reach_the_agent(tmp_path: Path) -> None:
         b'{"v": 1, "type": "wait", "keys": [], "timeout_seconds": 1}\n',
         b'{"v": 1, "type": "wait", "keys": [1], "timeout_seconds": 1}\n',
         b'{"v": 1, "type": "progress", "iteration": -1}\n',
+        b'{"v": 1, "type": "hello", "member": "o.99"}\n',
+        b'{"v": 1, "type": "hello", "member": "o.5", "regroups": 1}\n',
         b"[" * 100_000 + b"\n",
         b"x" * (2 << 20),
     ],

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from agentworld import Job, until
+from agentworld import PROGRAM, Job, Orders, until
 
 AT_ONCE = 4
 Story = Callable[[Path], None]
@@ -189,3 +189,49 @@ def test_a_program_that_a_node_does_not_have_is_reported(tmp_path: Path) -> None
     with Job(tmp_path, 1, ["/no/such/program"], unattended=60.0) as job:
         until(lambda: "kind=start_failed" in job.log("n1"))
         assert "/no/such/program" in job.log("n1")
+
+
+def start(generation: int, *slots: tuple[int, str, str, int]) -> dict[str, object]:
+    named = [list(slot) for slot in slots]
+    assignment = {"generation": generation, "order": f"o{generation}", "slots": named}
+    return {"assignment": assignment, "master_node": "n1", "master_port": 12000 + generation}
+
+
+@beside_others
+def test_one_node_is_replaced_and_the_other_keeps_its_rank_in_the_new_generation(
+    tmp_path: Path,
+) -> None:
+    first = start(1, (0, "o1.0", "n1", 0), (1, "o1.1", "n2", 0))
+    second = start(2, (0, "o2.0", "n2", 0), (1, "o1.0", "n1", 0))
+    with Orders(tmp_path, 3, PROGRAM, unattended=60.0) as job:
+        given = job.give(("n1", "start_ranks", first), ("n2", "start_ranks", first))
+        assert [body["state"] for body in given] == ["done", "done"]
+        until(lambda: "in 0 2 1" in job.output(1, 0) and "in 1 2 1" in job.output(1, 1))
+        [kept] = job.ranks("n1")
+        job.kill_rank("n2")
+        until(lambda: "told to stay" in job.output(1, 0))
+        given = job.give(
+            ("n1", "start_ranks", second),
+            ("n2", "start_ranks", second),
+            ("n1", "stop_ranks", {"generation": 1}),
+            ("n1", "start_ranks", first),
+        )
+        assert [body["state"] for body in given] == ["done", "done", "done", "refused"]
+        until(lambda: "in 1 2 2 127.0.0.1 12002" in job.output(1, 0))
+        until(lambda: "in 0 2 2 127.0.0.1 12002" in job.output(2, 0))
+        assert job.ranks("n1") == [kept]
+        job.kill_rank("n1")
+        until(lambda: "[unicron] rank 1 on n1 ended by signal 9" in job.file("slurm.out"))
+        until(lambda: "told to stay" in job.output(2, 0))
+
+
+@beside_others
+def test_the_leader_tells_those_who_do_not_hear_each_other_that_their_generation_broke(
+    tmp_path: Path,
+) -> None:
+    first = start(1, (0, "o1.0", "n4", 0), (1, "o1.1", "n5", 0))  # neither is a hub
+    with Orders(tmp_path, 6, PROGRAM, unattended=60.0) as job:
+        job.give(("n4", "start_ranks", first), ("n5", "start_ranks", first))
+        until(lambda: "in 0 2 1" in job.output(1, 0) and "in 1 2 1" in job.output(1, 1))
+        job.kill_rank("n4")
+        until(lambda: "told to stay" in job.output(1, 1))

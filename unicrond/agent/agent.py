@@ -76,12 +76,12 @@ class Agent:
         )
         self._copy = OutputCopy(job.output)
         self._inside = Inside(folder, environment.get("UNICRON_HOME", ""), self._signal)
-        self._socket = RankSocket(folder, self._member, self._progress, self._inside.exception)
+        self._socket = RankSocket(folder, self._place, self._progress, self._inside.exception)
         self._node = Node(
             job,
             spec.program,
             environment,
-            self._socket.path,
+            self._socket,
             settings.stop_grace_seconds,
             self._changed,
             self._signal,
@@ -91,7 +91,9 @@ class Agent:
         self._node.ranks.not_ours.add(guardian.pid)
         self._ending = Ending(job, settings, self._node, self._tell_finished, self._copy.say)
         self._executor = Executor(job, self._node, self._end_run)
-        self._fellows = Fellows(job, self._peer_state, self._executor, self._ending.let_go)
+        self._fellows = Fellows(
+            job, self._peer_state, self._executor, self._ending.let_go, self._socket.stay
+        )
         self._conductor = Conductor(
             job, spec, settings, self._fellows, self._executor, self._ping, self._copy.say
         )
@@ -239,7 +241,6 @@ class Agent:
         assignment = self._node.state.assignment
         if assignment:
             self._fellows.keep_newest(assignment)
-            self._socket.revoke(assignment.generation)
         self._fellows.tell()
         self._tell_daemon()
 
@@ -326,12 +327,8 @@ class Agent:
     async def _end_run(self, exit_code: int, reason: str) -> Result:
         return await self._ending.end_run(exit_code, reason, self._fellows)
 
-    def _member(self, member: str) -> tuple[int, Slot, int] | None:
-        slot = self._node.ranks.running.get(member)
-        assignment = self._node.state.assignment
-        if slot is None or assignment is None:
-            return None
-        return assignment.generation, slot, assignment.world_size
+    def _place(self, member: str) -> tuple[Slot, int] | None:
+        return self._node.place_of(member)
 
     def _progress(self, generation: int, iteration: int) -> None:
         self._node.progressed(generation, iteration)

@@ -32,18 +32,25 @@ def rank_environment(
 ) -> dict[str, str]:
     environment = {key: value for key, value in base.items() if key not in _HIDDEN}
     environment.setdefault("OMP_NUM_THREADS", "1")
-    environment.update(_torchrun(assignment, slot, place))
-    environment.update(_slurm(assignment, slot))
+    environment.update(of_generation(assignment, slot, place))
     environment.update(
         {
             "PYTHONUNBUFFERED": "1",
             "UNICRON_SOCKET": place.socket,
-            "UNICRON_GENERATION": str(assignment.generation),
             "UNICRON_MEMBER": slot.member,
             MARKER: place.marker,
         }
     )
     return environment
+
+
+def of_generation(assignment: Assignment, slot: Slot, place: Place) -> dict[str, str]:
+    """What changes with the generation: a member that is kept is told it anew."""
+    return {
+        **_torchrun(assignment, slot, place),
+        **_slurm(assignment, slot),
+        "UNICRON_GENERATION": str(assignment.generation),
+    }
 
 
 def _torchrun(assignment: Assignment, slot: Slot, place: Place) -> dict[str, str]:

@@ -19,23 +19,31 @@ from unicrond.link.frames import Body
 from unicrond.link.handshake import Identity
 from unicrond.link.peers import PeerMesh
 from unicrond.model.decision import OutcomeState
-from unicrond.model.run import Assignment
+from unicrond.model.run import Assignment, Phase
 
 log = logging.getLogger(__name__)
 SILENCE_SECONDS = 5.0
 
 
 class Fellows:
-    """`state` gives this agent's own words; `leave` is called when the leader lets us go."""
+    """`state` gives this agent's own words; `leave` is called when the leader lets us go, `broken`
+    when a generation broke on another node."""
 
     def __init__(
-        self, job: Job, state: Callable[[], Body], executor: Executor, leave: Callable[[], None]
+        self,
+        job: Job,
+        state: Callable[[], Body],
+        executor: Executor,
+        leave: Callable[[], None],
+        broken: Callable[[int], None],
     ) -> None:
         self._node = job.node
         self._nodes = job.nodes
         self._state = state
         self._executor = executor
         self._leave = leave
+        self._on_broken = broken
+        self._broken = 0  # newest generation known to be broken elsewhere
         self._seen: dict[str, views.Seen] = {}
         self._together: dict[str, float] = {}  # node -> when it was last heard in our generation
         self._newest: Assignment | None = None
@@ -187,6 +195,10 @@ class Fellows:
             seen = self._seen[node] = views.read(body, time.monotonic())
             if views.takes_part(seen, int(self._state()["generation"])):
                 self._together[node] = seen.at
+            if seen.phase is Phase.BROKEN:
+                self._hear_broken(seen.generation)
+        elif kind == "broken":
+            self._hear_broken(fields.integer(body, "generation"))
         elif kind == "order":
             self._take_order(node, body)
         elif kind == "outcome":
@@ -198,6 +210,14 @@ class Fellows:
             self.keep_newest(messages.assignment_from(body.get("assignment")))
         elif kind == "leave":
             self._leave()
+
+    def _hear_broken(self, generation: int) -> None:
+        """Once a generation. The leader tells those who do not hear the node themselves."""
+        if generation > self._broken:
+            self._broken = generation
+            self._on_broken(generation)
+            if self.leads:
+                self.mesh.broadcast({"type": "broken", "generation": generation})
 
     def _take_order(self, node: str, body: Body) -> None:
         key = fields.text(body, "key", 256)

@@ -56,7 +56,7 @@ class Inside:
         self._ranks: dict[str, _Rank] = {}
         self._generation = 0
 
-    def begin(self, generation: int, kept: Iterable[Slot] = ()) -> None:
+    def begin(self, generation: int, kept: Iterable[Slot]) -> None:
         """Forgets the ranks of the generation before, but for those that are kept."""
         before, self._ranks = self._ranks, {}
         for slot in kept:

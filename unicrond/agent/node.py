@@ -1,5 +1,7 @@
 """This node's part of the run: its state, and what it does on orders.
 
+                           ┌─ start_ranks ─┐ that keeps members
+                           v               │
 IDLE ── start_ranks ──> STARTING ──> RUNNING ── every rank ends with 0 ──> DONE
   ^                         │           │                                  │
   │                         └─────┬─────┘ a rank fails, the lease runs out │
@@ -17,14 +19,14 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from unicrond.agent import orders, output
-from unicrond.agent.environment import Place, marker, rank_environment
+from unicrond.agent.environment import Place, marker, of_generation, rank_environment
 from unicrond.agent.inside import Inside
 from unicrond.agent.job import Job
 from unicrond.agent.orders import Result
 from unicrond.agent.ranks import Launch, RankExit, Ranks
+from unicrond.agent.ranksocket import RankSocket
 from unicrond.errors import Refused
 from unicrond.link.frames import Body
 from unicrond.model.incident import SignalKind
@@ -65,7 +67,7 @@ class Node:
         job: Job,
         program: Sequence[str],
         environment: Mapping[str, str],
-        rank_socket: Path,
+        rank_socket: RankSocket,
         grace_seconds: float,
         changed: Callable[[], None],
         signal: Callable[[SignalKind, Body], None],
@@ -119,39 +121,54 @@ class Node:
         if new.generation == state.generation:
             return orders.done()
         mine = [slot for slot in new.slots if slot.node == self._job.node]
-        slots, why = orders.to_start(mine, self.ranks.running)
+        running, regrouping = self.ranks.running, self._rank_socket.regrouping
+        kept, fresh, why = orders.divide(new, mine, running, regrouping)
         if why:
             return orders.refused(why)
+        place = self._place(master_node, port)
+        self.ranks.keep(kept, new.generation)
+        self._rank_socket.begin(
+            new.generation, {slot.member: told(new, slot, place) for slot in kept}
+        )
+        self._inside.begin(new.generation, kept)
         self._begin(new, mine)
-        return await self._launch(new, slots, self._place(master_node, port))
+        return await self._launch(new, fresh, place)
 
     def _begin(self, new: Assignment, mine: Sequence[Slot]) -> None:
         state = self.state
         state.assignment, state.generation = new, new.generation
         state.iteration, state.exit_code, state.since = -1, 0, time.monotonic()
         self._left = {slot.member for slot in mine}
-        self._inside.begin(new.generation)
         self._enter(Phase.STARTING if mine else Phase.IDLE)
 
-    async def _launch(self, new: Assignment, slots: Sequence[Slot], place: Place) -> Result:
-        launches = [self._launch_of(new, slot, place) for slot in slots]
-        if not launches:
-            return orders.done()
+    async def _launch(self, new: Assignment, fresh: Sequence[Slot], place: Place) -> Result:
+        launches = [self._launch_of(new, slot, place) for slot in fresh]
         try:
-            await asyncio.to_thread(self._job.output_folder.mkdir, parents=True, exist_ok=True)
+            await self._end_older(new.generation - 1)
+            if launches:
+                await asyncio.to_thread(self._job.output_folder.mkdir, parents=True, exist_ok=True)
+            if self.state.phase is Phase.IDLE:
+                return orders.done()
             if self.state.phase is not Phase.STARTING or self.state.closing:
                 return orders.failed("the lease or the run ended while ranks were being started")
             self.ranks.start(launches)
         except (OSError, Refused) as error:
             return self._start_failed(new, str(error))
-        self._copy.follow([(launch.slot.rank, launch.output) for launch in launches])
-        if self.state.phase is Phase.STARTING:
-            self._enter(Phase.RUNNING)
+        self._copy.follow([(ln.slot.rank, ln.output) for ln in self.ranks.launches])
+        self._enter(Phase.RUNNING if self._left else Phase.DONE)
         return orders.done()
+
+    async def _end_older(self, generation: int) -> None:
+        """Whom a new generation does not keep, unless it was stopped before; raises Refused."""
+        if self.state.stopped_generation < generation:
+            left = await self.ranks.stop(generation, self._grace_seconds)
+            if left:
+                raise Refused(left)
+            self._gone(generation)
 
     def _start_failed(self, new: Assignment, text: str) -> Result:
         self.state.exit_code = 127
-        self._enter(Phase.BROKEN)
+        self._give_up()
         self._signal(SignalKind.START_FAILED, {"generation": new.generation, "text": text})
         return orders.failed(f"{self._job.node}: {text}")
 
@@ -170,7 +187,7 @@ class Node:
         job = self._job
         address = job.facts.address(master_node)
         mark = marker(job.run_id, job.node, job.agent)
-        return Place(job.run_id, mark, address, port, str(self._rank_socket))
+        return Place(job.run_id, mark, address, port, str(self._rank_socket.path))
 
     # ------------------------------------------------------------ what happens to the ranks
 
@@ -188,10 +205,12 @@ class Node:
     def _rank_finished(self, exit_: RankExit) -> None:
         slot = exit_.launch.slot
         self._left.discard(slot.member)
-        if self.state.phase is Phase.RUNNING and not self._left:
-            self._enter(Phase.DONE)
-        elif self.state.phase is Phase.RUNNING:
+        if self.state.phase not in (Phase.STARTING, Phase.RUNNING):
+            return
+        if self._left:
             self._tell_exit(exit_)
+        elif self.state.phase is Phase.RUNNING:
+            self._enter(Phase.DONE)
 
     def _rank_failed(self, exit_: RankExit) -> None:
         state = self.state
@@ -220,6 +239,13 @@ class Node:
                 },
             },
         )
+
+    def place_of(self, member: str) -> tuple[Slot, int] | None:
+        """Slot and world size of a member of this generation that runs here."""
+        slot, assignment = self.ranks.running.get(member), self.state.assignment
+        if slot is None or assignment is None or slot not in assignment.slots:
+            return None
+        return slot, assignment.world_size
 
     def lose_lease(self, reason: str) -> None:
         """The run may go on without this node: its ranks end now."""
@@ -270,6 +296,15 @@ class Node:
     def _enter(self, phase: Phase) -> None:
         self.state.phase = phase
         self._changed()
+
+
+def told(new: Assignment, slot: Slot, place: Place) -> Body:
+    """What a member that is kept must know of its new generation."""
+    return {
+        "rank": slot.rank,
+        "world_size": new.world_size,
+        "environment": of_generation(new, slot, place),
+    }
 
 
 def free_port() -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from unicrond.link.frames import Body
@@ -41,13 +41,32 @@ def why_not_start(new: Assignment, order: str, generation: int, stopped_generati
     return ""
 
 
-def to_start(mine: Iterable[Slot], running: Mapping[str, Slot]) -> tuple[list[Slot], str]:
-    """Which of this node's slots need a process, or why the rest cannot stay. A member that runs
-    already is left alone if it holds the very same place."""
-    named = {slot.member: slot for slot in mine}
-    for member, slot in running.items():
-        if member not in named:
-            return [], f"member {member} runs here and is not part of it: stop it first"
-        if named[member] != slot:
-            return [], f"member {member} is rank {slot.rank} and cannot become another one yet"
-    return [slot for member, slot in named.items() if member not in running], ""
+def divide(
+    new: Assignment, mine: Sequence[Slot], running: Mapping[str, Slot], regrouping: Collection[str]
+) -> tuple[list[Slot], list[Slot], str]:
+    """This node's slots whose members are kept, those that need a process, or why neither.
+
+    The id of a new member begins with the order that makes it; so a member that ended, or whose
+    agent was replaced, is never started again under the same id.
+    """
+    kept, fresh = [], []
+    if len({slot.member for slot in mine}) < len(mine):
+        return [], [], "a member is named twice"
+    for slot in mine:
+        if slot.member.rpartition(".")[0] == new.order and slot.member not in running:
+            fresh.append(slot)
+        elif why := _why_not_keep(slot, running.get(slot.member), regrouping):
+            return [], [], f"member {slot.member} cannot be kept: {why}"
+        else:
+            kept.append(slot)
+    return kept, fresh, ""
+
+
+def _why_not_keep(slot: Slot, now: Slot | None, regrouping: Collection[str]) -> str:
+    if now is None:
+        return f"it does not run on {slot.node}"
+    if now.local_rank != slot.local_rank:
+        return f"it holds the GPU of local rank {now.local_rank}, not of {slot.local_rank}"
+    if slot.member not in regrouping:
+        return "it takes no orders over the rank socket"
+    return ""

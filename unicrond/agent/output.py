@@ -85,11 +85,14 @@ class OutputCopy(threading.Thread):
         self._said: list[bytes] = []
 
     def follow(self, files: list[tuple[int, Path]]) -> None:
-        """These ranks' files from now on; those of before are read to their end and forgotten."""
+        """These ranks' files from now on; others are read to their end and forgotten. A file that
+        was followed already goes on where it was read to, under its new rank."""
         with self._mutex:
+            ranks = {path: rank for rank, path in files}
             for source in self._sources:
-                source.retired = True
-            self._sources += [_Source(rank, path) for rank, path in files]
+                source.rank = ranks.get(source.path, source.rank)
+                source.retired = ranks.pop(source.path, None) is None
+            self._sources += [_Source(rank, path) for path, rank in ranks.items()]
 
     def say(self, text: str) -> None:
         """A line of the agent's own."""

@@ -27,10 +27,12 @@ class Stat:
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """A living process that belongs to a generation of this run on this node."""
+    """A living process that belongs to a generation of this run on this node. `generation` is that
+    of its session, else that in which its member, also named then, was started."""
 
     pid: int
     generation: int
+    member: str = ""
 
 
 def adopt_orphans() -> None:
@@ -94,9 +96,14 @@ def _stray(pid: int, marker: str, sessions: dict[int, int]) -> Stray | None:
         return None
     if f"\0{MARKER}={marker}".encode() not in environment:
         return None
-    _, _, rest = environment.partition(b"\0UNICRON_GENERATION=")
-    digits = rest.split(b"\0", 1)[0]
-    return Stray(pid, int(digits) if digits.isdigit() else 0)
+    generation = _variable(environment, b"UNICRON_GENERATION")
+    member = _variable(environment, b"UNICRON_MEMBER")
+    return Stray(pid, int(generation) if generation.isdigit() else 0, member)
+
+
+def _variable(environment: bytes, name: bytes) -> str:
+    _, _, rest = environment.partition(b"\0" + name + b"=")
+    return rest.split(b"\0", 1)[0].decode(errors="replace")
 
 
 def kill(pid: int) -> None:

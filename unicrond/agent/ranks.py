@@ -11,8 +11,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from unicrond.agent import processes
@@ -57,8 +57,23 @@ class Ranks:
         loop.add_signal_handler(signal.SIGCHLD, self.reap)
 
     @property
+    def launches(self) -> list[Launch]:
+        """Of ranks that run and were not told to end."""
+        return [ln for pid, (ln, _) in self._running.items() if pid not in self._stopping]
+
+    @property
     def running(self) -> dict[str, Slot]:
-        return {launch.slot.member: launch.slot for launch, _ in self._running.values()}
+        return {launch.slot.member: launch.slot for launch in self.launches}
+
+    def keep(self, slots: Iterable[Slot], generation: int) -> None:
+        """These members go over into a new generation: what becomes of them counts for it."""
+        places = {slot.member: slot for slot in slots}
+        for pid, (launch, process) in self._running.items():
+            slot = places.get(launch.slot.member)
+            if slot is not None:
+                launch = replace(launch, generation=generation, slot=slot)
+                self._running[pid] = launch, process
+                self._sessions[pid] = generation
 
     def start(self, launches: Sequence[Launch]) -> None:
         """All or none; raises Refused."""
@@ -149,7 +164,8 @@ class Ranks:
         while True:
             sessions = dict(self._sessions)
             found = await asyncio.to_thread(processes.strays, self._marker, sessions)
-            left = [stray.pid for stray in found if stray.generation <= up_to]
+            newer = {ln.slot.member for ln in self.launches if ln.generation > up_to}
+            left = [s.pid for s in found if s.generation <= up_to and s.member not in newer]
             if not left:
                 self._forget_sessions(up_to)
                 return ""

@@ -14,17 +14,20 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from unicrond.agent.store import Store
 from unicrond.errors import BadInput, ProtocolError, Refused
 from unicrond.link import fields
 from unicrond.link.frames import Body
+from unicrond.link.handshake import Versions
 from unicrond.model.run import Slot
 
 log = logging.getLogger(__name__)
-VERSION = 1
+SPEAKS = Versions(oldest=1, newest=1)
+VERSION = SPEAKS.newest
 LINE_BYTES = 1 << 20
 MAX_CONNECTIONS = 1024
 MAX_WAIT_SECONDS = 3600.0
@@ -46,24 +49,34 @@ def private_folder(run_id: int, node: str) -> Path:
     return folder
 
 
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """Of one connection. A member that is kept stays in its old store, where it can do nothing any
+    more, until it says hello again: what it had sent before belongs to the old generation."""
+
+    member: str
+    regroups: bool
+    store: Store
+
+
 class RankSocket:
-    """`member` finds the generation, slot and world size of a member that runs here; `exception`
+    """`place` finds slot and world size of a member of this generation that runs here; `exception`
     takes a member, its traceback, and whether it may still be caught."""
 
     def __init__(
         self,
         folder: Path,
-        member: Callable[[str], tuple[int, Slot, int] | None],
+        place: Callable[[str], tuple[Slot, int] | None],
         progress: Callable[[int, int], None],
         exception: Callable[[str, str, bool], None],
     ) -> None:
         self.path = folder / "ranks.sock"
-        self._member = member
+        self._place = place
         self._progress = progress
         self._exception = exception
         self._store = Store(-1)
         self._changed = asyncio.Event()
-        self._sessions: dict[asyncio.StreamWriter, int] = {}  # -> generation
+        self._sessions: dict[asyncio.StreamWriter, _Session] = {}
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
@@ -75,21 +88,39 @@ class RankSocket:
             os.umask(before)
 
     def close(self) -> None:
-        self.revoke(-1)
+        self.begin(-1, {})
         if self._server:
             self._server.close()
         shutil.rmtree(self.path.parent, ignore_errors=True)
 
-    def revoke(self, generation: int) -> None:
-        """A new generation: whoever waits in the old one's store is released, and told."""
-        if self._store.generation == generation:
-            return
-        self._store.revoked = True
+    @property
+    def regrouping(self) -> set[str]:
+        """Members that can go over into a new generation."""
+        return {session.member for session in self._sessions.values() if session.regroups}
+
+    def begin(self, generation: int, kept: Mapping[str, Body]) -> None:
+        """A new generation: members that it keeps are told their place, the others to stop."""
+        self._revoke()
         self._store = Store(generation)
+        for writer, session in self._sessions.items():
+            place = kept.get(session.member)
+            if place is None:
+                _order(writer, "stop", session.store.generation)
+            else:
+                _order(writer, "regroup", generation, **place)
+
+    def stay(self, generation: int) -> None:
+        """This generation is broken elsewhere: its members are to wait for what comes of it."""
+        if generation != self._store.generation or self._store.revoked:
+            return
+        self._revoke()
+        for writer in self._sessions:
+            _order(writer, "stay", generation)
+
+    def _revoke(self) -> None:
+        """Whoever waits in the store is released."""
+        self._store.revoked = True
         self._wake()
-        for writer, theirs in self._sessions.items():
-            if theirs != generation:
-                _say(writer, {"type": "order", "verb": "stop", "generation": theirs})
 
     def _wake(self) -> None:
         self._changed.set()
@@ -110,29 +141,34 @@ class RankSocket:
             writer.close()
 
     async def _session(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        hello = _parse(await reader.readline())
-        found = self._member(fields.text(hello, "member", 300)) if _is(hello, "hello") else None
-        if found is None:
-            raise ProtocolError("the first message is a hello of a member that runs here")
-        generation, slot, world = found
-        self.revoke(generation)
-        self._sessions[writer] = generation
-        _say(
-            writer,
-            {"type": "welcome", "generation": generation, "rank": slot.rank, "world_size": world},
-        )
-        store = self._store
+        session = self._greet(writer, _parse(await reader.readline(), hello=True))
         while line := await reader.readline():
             body = _parse(line)
-            if body["type"] == "progress":
-                self._progress(generation, fields.integer(body, "iteration"))
+            if body["type"] == "hello":
+                session = self._greet(writer, body)
+            elif body["type"] == "progress":
+                self._progress(session.store.generation, fields.integer(body, "iteration"))
             elif body["type"] == "exception":
                 in_flight = fields.text(body, "where", 100) != "raised"
-                self._exception(slot.member, fields.text(body, "text", LINE_BYTES), in_flight)
+                self._exception(session.member, fields.text(body, "text", LINE_BYTES), in_flight)
             else:
-                reply = await self._answer(store, body)
+                reply = await self._answer(session.store, body)
                 _say(writer, {"type": "reply", "id": body.get("id"), **reply})
                 await writer.drain()
+
+    def _greet(self, writer: asyncio.StreamWriter, hello: Body) -> _Session:
+        member = fields.text(hello, "member", 300)
+        found = self._place(member) if hello["type"] == "hello" else None
+        if found is None:
+            raise ProtocolError("the first message is a hello of a member that runs here")
+        slot, world = found
+        session = _Session(member, fields.boolean(hello, "regroups"), self._store)
+        self._sessions[writer] = session
+        place = {"rank": slot.rank, "world_size": world}
+        _say(writer, {"type": "welcome", "generation": session.store.generation, **place})
+        if session.store.revoked:
+            _order(writer, "stay", session.store.generation)
+        return session
 
     async def _answer(self, store: Store, body: Body) -> Body:
         try:
@@ -177,20 +213,37 @@ class RankSocket:
         return {}
 
 
-def _is(body: Body, kind: str) -> bool:
-    return bool(body["type"] == kind)
-
-
-def _parse(line: bytes) -> Body:
+def _parse(line: bytes, hello: bool = False) -> Body:
     try:
         body = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"a line is not JSON: {error}") from error
-    if not isinstance(body, dict) or body.get("v") != VERSION:
-        raise ProtocolError(f"a message is not an object with `v`: {VERSION}")
+    if not isinstance(body, dict):
+        raise ProtocolError("a message is not an object")
+    if hello:
+        _check_versions(body)
+    elif body.get("v") != VERSION:
+        raise ProtocolError(f"a message is not of version {VERSION}")
     fields.text(body, "type", 100)
     body.setdefault("type", "")
     return body
+
+
+def _check_versions(hello: Body) -> None:
+    """What trains may be older or newer than its agent."""
+    oldest, newest = SPEAKS.oldest, SPEAKS.newest
+    offered = hello.get("speaks", [hello.get("v")] * 2)
+    if type(offered) is not list or [type(end) for end in offered] != [int, int]:
+        raise ProtocolError("`speaks` is not a pair of integers")
+    if SPEAKS.common(Versions(*offered)) is None:
+        raise ProtocolError(
+            f"this agent speaks versions {oldest} to {newest} of the rank socket, the rank "
+            f"{offered[0]} to {offered[1]}: install the unicron of this cluster"
+        )
+
+
+def _order(writer: asyncio.StreamWriter, verb: str, generation: int, **place: object) -> None:
+    _say(writer, {"type": "order", "verb": verb, "generation": generation, **place})
 
 
 def _say(writer: asyncio.StreamWriter, body: Body) -> None:
