@@ -1,6 +1,6 @@
 """unicrond: puts the parts together and runs the loop.
 
-    processes   loop and link (this one) · Slurm watcher · API
+    processes   loop and link (this one) · Slurm watcher · API · planner
     threads     Slurm's commands, MUNGE
 Every part may die; the loop ends only on SIGTERM, or when an invariant is broken.
 """
@@ -39,6 +39,7 @@ from unicrond.model.cluster import JobState
 from unicrond.model.decision import Action, ActionKey, ActionKind, Outcome, OutcomeState
 from unicrond.model.events import Event, OutcomeArrived
 from unicrond.notify import notify
+from unicrond.planning.client import Planning, worker_command
 from unicrond.slurm.cli import CommandLineSlurm
 from unicrond.slurm.probe import probe
 from unicrond.slurm.watcher import SlurmWatcher, silence_allowed, watch_command
@@ -54,8 +55,9 @@ FAILED_START_SECONDS = 1.0  # so that whoever starts us again does not do so wit
 class Daemon:
     """One unicrond. `run` returns when it was told to stop."""
 
-    def __init__(self, settings: Settings, store: SqlStore) -> None:
+    def __init__(self, settings: Settings, store: SqlStore, config: Path | None) -> None:
         self.settings = settings
+        self._config = config
         self._store = store
         self._clock = SystemClock()
         self._slurm = CommandLineSlurm(self._clock, timeout_seconds=settings.slurm_timeout_seconds)
@@ -73,6 +75,7 @@ class Daemon:
             watch_command(settings.snapshot_seconds, settings.slurm_timeout_seconds),
             silence_allowed(settings.slurm_timeout_seconds),
         )
+        self._planning = Planning(store, self._clock, worker_command(config))
         self._control = ControlServer(settings.control_socket, self._loop.emit, self._clock.now)
         self._threads = ThreadPoolExecutor(SLURM_THREADS, "slurm")
         self._in_flight: set[ActionKey] = set()
@@ -80,7 +83,7 @@ class Daemon:
         self._heartbeat_due = 0.0
         self._history = Forgetting(store.forget, settings.history_days, time.monotonic())
 
-    async def run(self, config: Path | None) -> None:
+    async def run(self) -> None:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -88,7 +91,8 @@ class Daemon:
         await self._control.start()
         for part in (
             self._watcher.run(),
-            keep_api(config),
+            keep_api(self._config),
+            self._planning.run(),
             self._loop.run(self._after_turn),
         ):
             self._start(part)
@@ -187,6 +191,7 @@ class Daemon:
             signal.raise_signal(signal.SIGTERM)
 
     def _after_turn(self) -> None:
+        self._planning.look(self._core.state)
         now = time.monotonic()
         if now < self._heartbeat_due:
             return
@@ -239,7 +244,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         logging.Formatter.converter = time.gmtime
         store = open_store(settings.database_url)
-        asyncio.run(Daemon(settings, store).run(arguments.config))
+        asyncio.run(Daemon(settings, store, arguments.config).run())
     except BadInput as error:
         print(f"unicrond: {error}", file=sys.stderr)
         return 2

@@ -1,0 +1,361 @@
+"""Beside the loop: what is noted of runs, what calls for a plan, what is learned and told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from db.codec import dumps, loads
+from db.knowledge import Knowledge, Learned, Observation
+from db.queries import Queries
+from db.store import SqlStore, open_store
+from unicrond.core.policy import Policy
+from unicrond.core.state import State
+from unicrond.errors import StoreUnavailable
+from unicrond.model.cluster import Node, NodeState, Snapshot
+from unicrond.model.decision import Decision, Mode
+from unicrond.model.incident import Incident, IncidentState, Proof, Review, Scope, Severity
+from unicrond.model.run import AgentView, Assignment, Run, RunState, Slot
+from unicrond.model.workload import BatchScaling, Workload
+from unicrond.planning.client import Planning, worker_command
+from unicrond.planning.learning import Learning
+from unicrond.planning.triggers import Cause, Trigger, Triggers
+from unicrond.planning.windows import WARM_UP_ITERATIONS, Windows
+from unicrond.planning.words import Ask, Reply
+from unicrond.ports import Changes
+
+NOW = 10_000.0
+NAMES = ("n1", "n2", "n3")
+
+
+def a_run(**more: Any) -> Run:
+    slots = tuple(Slot(i, f"m{i}", name, 0) for i, name in enumerate(NAMES))
+    told = {
+        "run_id": 7, "name": "r", "user": "u", "uid": 1, "weight": 1.0, "min_nodes": 1,
+        "max_nodes": 3, "ranks_per_node": 1, "nodes": NAMES, "batch_host": "n1", "restarts": 0,
+        "state": RunState.RUNNING, "generation": 1, "assignment": Assignment(1, "a", slots),
+        "agents": {name: AgentView(name, "a", True, NOW) for name in NAMES},
+        "workload": Workload(1e15, BatchScaling.FIXED, workers=3),
+    }  # fmt: skip
+    return Run(**{**told, **more})
+
+
+def lost(node: str, number: int = 1, **more: Any) -> Incident:
+    told = {"summary": f"{node} is silent", **more}
+    return Incident(
+        number, NOW, "lost connection", Severity.SEV1, Scope.NODE, 7, 1, node, None, **told
+    )
+
+
+# windows
+
+
+def trained(windows: Windows, done: int, at: float, **more: Any) -> tuple[Observation, ...]:
+    windows.look([a_run(counted=done, iteration_since=at, **more)])
+    return windows.fetch()
+
+
+def test_a_window_of_progress_is_an_observation() -> None:
+    windows = Windows()
+    assert trained(windows, WARM_UP_ITERATIONS, 100.0) == ()
+    assert trained(windows, 12, 120.0) == ()
+    (seen,) = trained(windows, 25, 140.0)
+    assert seen == Observation(7, 3, 3, 140.0, (2.0,), 20)
+
+
+def test_warm_up_and_changes_of_generation_are_no_part_of_a_window() -> None:
+    windows = Windows()
+    assert trained(windows, 2, 10.0) == ()
+    assert trained(windows, 10, 100.0) == ()
+    assert trained(windows, 10, 300.0, generation=2) == ()
+    assert trained(windows, 40, 360.0, generation=2)[0].seconds == (2.0,)
+
+
+def test_a_run_in_trouble_is_not_measured() -> None:
+    windows = Windows()
+    assert trained(windows, 10, 100.0) == ()
+    assert trained(windows, 11, 130.0, state=RunState.HEALING) == ()
+    assert trained(windows, 60, 200.0) == ()
+    assert trained(windows, 90, 260.0)[0].seconds == (2.0,)
+
+
+def test_iterations_that_the_script_tells_do_where_none_are_counted() -> None:
+    windows = Windows()
+    told = {"counted": 0, "generation_iteration": 1000}
+    windows.look([a_run(iteration=1010, iteration_since=100.0, **told)])
+    windows.look([a_run(iteration=1030, iteration_since=140.0, **told)])
+    assert windows.fetch()[0].seconds == (2.0,)
+
+
+# triggers
+
+
+def a_state(*runs: Run, **more: Any) -> State:
+    state = State(Policy(), 0.0, Mode.ACTIVE, **more)
+    state.runs = {run.run_id: run for run in runs}
+    return state
+
+
+def nodes(**states: NodeState) -> dict[str, Node]:
+    return {name: Node(name, states.get(name, NodeState.UP), "", 1, ("gpu",)) for name in NAMES}
+
+
+def causes(triggers: Triggers, state: State) -> list[Cause]:
+    return [trigger.cause for trigger in triggers.look(state)]
+
+
+def test_what_was_so_at_the_start_is_no_event() -> None:
+    state = a_state(a_run(), nodes=nodes(n2=NodeState.DOWN))
+    state.incidents = {1: lost("n2")}
+    triggers = Triggers()
+    assert causes(triggers, state) == []
+    assert causes(triggers, state) == []
+
+
+def test_a_severe_incident_calls_for_a_plan_once() -> None:
+    state, triggers = a_state(a_run()), Triggers()
+    triggers.look(state)
+    state.incidents = {1: replace(lost("n2"), severity=Severity.SEV2)}
+    assert causes(triggers, state) == []
+    state.incidents = {1: lost("n2")}
+    assert triggers.look(state) == [Trigger(Cause.SEV1, "n2 is silent", 7, 1, "n2", 1)]
+    assert causes(triggers, state) == []
+
+
+def test_runs_that_start_and_end_call_for_a_plan() -> None:
+    state, triggers = a_state(), Triggers()
+    triggers.look(state)
+    state.runs = {7: a_run(state=RunState.STARTING)}
+    assert causes(triggers, state) == []
+    state.runs = {7: a_run()}
+    assert causes(triggers, state) == [Cause.RUN_STARTED]
+    state.runs = {7: a_run(state=RunState.HEALING)}
+    assert causes(triggers, state) == []
+    state.runs = {7: a_run()}
+    assert causes(triggers, state) == []
+    state.runs = {7: a_run(state=RunState.COMPLETED)}
+    assert causes(triggers, state) == [Cause.RUN_ENDED]
+    assert causes(triggers, state) == []
+
+
+def test_a_requeued_run_starts_again() -> None:
+    state, triggers = a_state(a_run()), Triggers()
+    triggers.look(state)
+    state.runs = {7: a_run(state=RunState.REQUEUED)}
+    assert causes(triggers, state) == []
+    state.runs = {7: a_run()}
+    assert causes(triggers, state) == [Cause.RUN_STARTED]
+
+
+def test_a_weight_that_changes_calls_for_a_plan() -> None:
+    state, triggers = a_state(a_run()), Triggers()
+    triggers.look(state)
+    state.runs = {7: a_run(weight=3.0)}
+    (found,) = triggers.look(state)
+    assert found.what == "weight of run 7 changed from 1 to 3"
+
+
+def test_nodes_that_return_or_are_drained_call_for_a_plan() -> None:
+    state, triggers = a_state(nodes=nodes()), Triggers()
+    triggers.look(state)
+    state.nodes = nodes(n2=NodeState.DRAINED, n3=NodeState.DOWN)
+    assert causes(triggers, state) == [Cause.NODE_DRAINED]
+    state.nodes = nodes(n3=NodeState.DRAINED)
+    assert causes(triggers, state) == [Cause.NODE_RETURNED]
+    state.nodes = nodes(n3=NodeState.UNKNOWN)
+    assert causes(triggers, state) == []
+
+
+# learning
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqlStore]:
+    with closing(open_store(f"sqlite:///{tmp_path}/unicron.db")) as store:
+        yield store
+
+
+@pytest.fixture
+def learning(tmp_path: Path, store: SqlStore) -> Iterator[Learning]:
+    with closing(Queries(f"sqlite:///{tmp_path}/unicron.db")) as queries:
+        yield Learning(queries)
+
+
+def facts(reply: Reply, kind: str) -> list[Any]:
+    return [json.loads(fact.doc) for fact in reply.facts if fact.kind == kind]
+
+
+def save(store: SqlStore, *runs: Run, **more: Any) -> None:
+    store.save(Changes(runs=runs, snapshot=Snapshot(NOW, nodes(), {}), **more))
+
+
+def test_a_run_is_learned_once_and_again_when_something_was_measured(
+    store: SqlStore, learning: Learning
+) -> None:
+    save(store, a_run())
+    (prior,) = facts(learning.answer(Ask(NOW)), "throughput")
+    assert prior["measured"] == []
+    assert facts(learning.answer(Ask(NOW + 60)), "throughput") == []
+    store.learn(Knowledge(observations=(Observation(7, 3, 3, NOW, (2.0, 2.1), 30),)))
+    (found,) = facts(learning.answer(Ask(NOW + 120)), "throughput")
+    assert found["unit"] == "FLOP/s"
+    assert [m["workers"] for m in found["measured"]] == [3]
+    at_three = next(e for e in found["estimates"] if e["workers"] == 3)
+    assert at_three["measured"] and at_three["seconds"] == pytest.approx(2.05, rel=0.03)
+
+
+def test_time_counts_as_up_only_while_it_is_watched(store: SqlStore, learning: Learning) -> None:
+    save(store, a_run())
+    learning.answer(Ask(NOW))
+    learning.answer(Ask(NOW + 100))
+    (up,) = facts(learning.answer(Ask(NOW + 20_000)), "uptime")  # nobody looked meanwhile
+    assert up["n1"] == [NOW, pytest.approx(100 / 86400)]
+
+
+def test_uptime_survives_the_worker(store: SqlStore, learning: Learning) -> None:
+    save(store, a_run())
+    old = Learned("uptime", "cluster", NOW, json.dumps({"n1": [5.0, 12.5]}))
+    store.learn(Knowledge(learned=(old,)))
+    (found,) = facts(learning.answer(Ask(NOW)), "reliability")
+    assert found["pools"][0]["node"]["days"] == pytest.approx(12.5)
+
+
+def test_lost_nodes_count_and_false_alarms_do_not(store: SqlStore, learning: Learning) -> None:
+    over = {"state": IncidentState.RESOLVED}
+    told = (lost("n1", 1, **over), lost("n2", 2, **over))
+    told = (told[0], replace(told[1], opened_at=NOW + 9000))
+    wrong = Review(2, "silence", Proof.REFUTED, NOW)
+    save(store, a_run(), incidents=told, reviews=(wrong,))
+    (found,) = facts(learning.answer(Ask(NOW + 10_000)), "reliability")
+    assert [node["node"] for node in found["nodes"]] == ["n1"]
+    assert found["pools"][0]["node"]["failures"] == 1
+
+
+def test_heals_teach_how_long_a_change_takes(store: SqlStore, learning: Learning) -> None:
+    healed = lost("n1", state=IncidentState.RESOLVED, first_signal_at=NOW - 7.0, closed_at=NOW)
+    decision = Decision(NOW, 1, 7, 1, "shrink", "n1 is lost", True)
+    save(store, a_run(), incidents=(healed,), decisions=(decision,))
+    (found,) = facts(learning.answer(Ask(NOW)), "reliability")
+    shrink = next(t for t in found["transitions"] if t["kind"] == "shrink")
+    assert shrink["seen"] == 1 and shrink["seconds"] < 60
+
+
+def test_a_lost_node_brings_a_plan_with_alternatives(store: SqlStore, learning: Learning) -> None:
+    save(store, a_run(), incidents=(lost("n2"),))
+    trigger = Trigger(Cause.SEV1, "n2 is silent", 7, 1, "n2", 1)
+    plan = learning.answer(Ask(NOW, (trigger,))).plan
+    assert plan is not None
+    assert (plan.choice, plan.reason[:33]) == ("shrink", "run 7 shrinks from 3 to 2 nodes (")
+    doc = json.loads(plan.doc)
+    assert doc["today"]["runs"][0]["size"] == 2
+    assert learning.answer(Ask(NOW)).plan is None
+
+
+# the daemon's side
+
+WORKER = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    if any(t["what"] == "die once" for t in asked["triggers"]) and not open(sys.argv[1]).read():
+        open(sys.argv[1], "w").write("died")
+        sys.exit(1)
+    plan = {"choice": "stay", "reason": "nothing pays", "alternatives": [], "doc": "{}"}
+    print(json.dumps({"facts": [], "plan": plan if asked["triggers"] else None}), flush=True)
+"""
+
+
+class Books:
+    """What was written, and a fault as of a full disk."""
+
+    def __init__(self) -> None:
+        self.known: list[Knowledge] = []
+        self.fault = False
+
+    def learn(self, known: Knowledge) -> None:
+        if self.fault:
+            raise StoreUnavailable("full")
+        self.known.append(known)
+
+
+class AClock:
+    def now(self) -> float:
+        return NOW
+
+
+def drive(tmp_path: Path, books: Books, *triggers: Trigger) -> None:
+    """Until a plan is written, a few seconds at most."""
+
+    async def run() -> None:
+        memory = tmp_path / "memory"
+        memory.touch()
+        planning = Planning(books, AClock(), [sys.executable, "-c", WORKER, str(memory)])
+        planning.look(a_state())
+        planning.note(triggers)
+        task = asyncio.create_task(planning.run())
+        async with asyncio.timeout(20):
+            while not any(known.plans for known in books.known):
+                await asyncio.sleep(0.02)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(run())
+
+
+STARTED = Trigger(Cause.RUN_STARTED, "run 7 started", 7)
+
+
+def test_a_plan_is_recorded_as_a_decision_that_is_not_carried_out(tmp_path: Path) -> None:
+    books = Books()
+    drive(tmp_path, books, STARTED, Trigger(Cause.SEV1, "n2 is silent", 7, 12, "n2", 1))
+    known = next(known for known in books.known if known.plans)
+    assert [(d.acts, d.run_id, d.incident_id) for d in known.decisions] == [
+        (False, 7, 0), (False, 7, 12)
+    ]  # fmt: skip
+    line = known.journal[0]
+    assert line.text == "planner, run 7 started: nothing pays (observed only)"
+    assert (line.run_id, line.at, line.kind) == (7, known.decisions[0].at, "decision")
+    assert known.plans[0].cause == "SEV1"
+
+
+def test_what_the_store_does_not_take_is_written_later(tmp_path: Path) -> None:
+    books = Books()
+    planning = Planning(books, AClock(), [])
+    books.fault = True
+    for at in (1.0, 2.0):
+        planning.write(Knowledge(learned=(Learned("a", "b", at, "{}"),)))
+    assert books.known == []
+    books.fault = False
+    planning.write(Knowledge())
+    assert [known.learned[0].at for known in books.known] == [1.0, 2.0]
+
+
+def test_a_worker_that_dies_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unicrond.planning.client.RESTART_SECONDS", 0.0)
+    books = Books()
+    drive(tmp_path, books, replace(STARTED, what="die once"))
+    assert (tmp_path / "memory").read_text() == "died"
+
+
+def test_the_workers_process_answers_and_ends_with_its_input(
+    tmp_path: Path, store: SqlStore
+) -> None:
+    config = tmp_path / "unicron.toml"
+    config.write_text(f'database_url = "sqlite:///{tmp_path}/unicron.db"\n')
+    save(store, a_run(), incidents=(lost("n2"),))
+    asked = dumps(Ask(NOW, (STARTED,))) + "\n"
+    ended = subprocess.run(
+        worker_command(config), input=asked, capture_output=True, text=True, timeout=60, check=True,
+        cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    reply = loads(Reply, ended.stdout)
+    assert reply.plan is not None and reply.plan.choice == "shrink"

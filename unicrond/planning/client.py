@@ -1,0 +1,169 @@
+"""The daemon's side of the planner: notes what happens, asks the worker, writes what it answers.
+
+`look` is all that the loop pays for: it compares a few fields and never waits. One question is on
+its way at a time; what happens meanwhile goes with the next. A worker that ends, or does not answer
+in time, is started again; nothing but advice is late then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from db.codec import CodecError, dumps, loads
+from db.knowledge import Knowledge, Learned, Planned
+from unicrond.core.state import State
+from unicrond.errors import StoreUnavailable
+from unicrond.model.decision import Decision
+from unicrond.planning.triggers import Cause, Trigger, Triggers
+from unicrond.planning.windows import Windows
+from unicrond.planning.words import Ask, Plan, Reply
+from unicrond.ports import Clock, JournalEntry
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0  # at iterations
+LEARN_SECONDS = 60.0
+ANSWER_SECONDS = 300.0  # compiling may take a while, once
+RESTART_SECONDS = 5.0
+MOST_TRIGGERS = 100
+MOST_UNWRITTEN = 100
+LONGEST_LINE = 256 << 20
+NO_INCIDENT = 0
+
+
+class Books(Protocol):
+    def learn(self, known: Knowledge) -> None:
+        """Raises StoreUnavailable."""
+
+
+class Planning:
+    def __init__(self, books: Books, clock: Clock, command: Sequence[str]) -> None:
+        self._books, self._clock, self._command = books, clock, command
+        self._windows, self._happenings = Windows(), Triggers()
+        self._triggers: list[Trigger] = []
+        self._unwritten: list[Knowledge] = []
+        self._woken = asyncio.Event()
+        self._look_due, self._learn_due = 0.0, 0.0
+        self._asked_again = False  # what the last worker left unanswered
+
+    def look(self, state: State) -> None:
+        """After each turn of the loop."""
+        self.note(self._happenings.look(state))
+        now = time.monotonic()
+        if now >= self._look_due:
+            self._look_due = now + LOOK_SECONDS
+            self._windows.look(state.live_runs())
+        if now >= self._learn_due:
+            self._learn_due = now + LEARN_SECONDS
+            self._woken.set()
+
+    def note(self, triggers: Sequence[Trigger]) -> None:
+        """What calls for a plan; past a number of them the first count."""
+        if triggers:
+            self._triggers = [*self._triggers, *triggers][:MOST_TRIGGERS]
+            self._woken.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                limit=LONGEST_LINE,
+            )
+            try:
+                await self._talk(process)
+            finally:
+                with suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+            await asyncio.sleep(RESTART_SECONDS)
+
+    async def _talk(self, process: asyncio.subprocess.Process) -> None:
+        """Until the worker ends or speaks nonsense."""
+        assert process.stdin is not None and process.stdout is not None
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            self.write(Knowledge(observations=self._windows.fetch()))
+            triggers, self._triggers = tuple(self._triggers), []
+            ask = Ask(self._clock.now(), triggers)
+            try:
+                process.stdin.write(dumps(ask).encode() + b"\n")
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    await process.stdin.drain()
+                    line = await process.stdout.readline()
+                reply = loads(Reply, line.decode())
+            except (OSError, ValueError, TimeoutError, CodecError) as error:
+                log.warning("the planner's process is started again: %s", error or "no answer")
+                self._ask_again(triggers)
+                return
+            self._asked_again = False
+            self._take(reply, triggers)
+
+    def _ask_again(self, triggers: Sequence[Trigger]) -> None:
+        """Once: it may be the question that ends the worker."""
+        if triggers and not self._asked_again:
+            self._asked_again = True
+            self.note(triggers)
+
+    def _take(self, reply: Reply, triggers: Sequence[Trigger]) -> None:
+        if reply.trouble:
+            log.warning("the planner learned nothing: %s", reply.trouble)
+        now = self._clock.now()
+        learned = tuple(Learned(fact.kind, fact.subject, now, fact.doc) for fact in reply.facts)
+        known = Knowledge(learned=learned)
+        if reply.plan is not None and triggers:
+            known = recorded(reply.plan, triggers, learned, now)
+            for entry in known.journal:
+                log.info("%s", entry.text, extra={"run": entry.run_id})
+        self.write(known)
+
+    def write(self, known: Knowledge) -> None:
+        """What the store does not take now it gets later, within bounds."""
+        self._unwritten = [*self._unwritten, known][-MOST_UNWRITTEN:]
+        try:
+            while self._unwritten:
+                if self._unwritten[0] != Knowledge():
+                    self._books.learn(self._unwritten[0])
+                del self._unwritten[0]
+        except StoreUnavailable as error:
+            log.debug("what was learned waits: %s", error)  # the engine tells of it
+
+
+def recorded(
+    plan: Plan, triggers: Sequence[Trigger], learned: tuple[Learned, ...], at: float
+) -> Knowledge:
+    """The plan, and for each thing that happened a decision with a line in its story."""
+    first = min(triggers, key=lambda t: t.cause is not Cause.SEV1)
+    decisions, journal = list[Decision](), list[JournalEntry]()
+    for t in triggers:
+        text = f"planner, {t.what}: {plan.reason} (observed only)"
+        decisions.append(
+            Decision(
+                at, t.incident_id or NO_INCIDENT, t.run_id, t.generation, plan.choice, text, False,
+                plan.alternatives,
+            )
+        )  # fmt: skip
+        journal.append(
+            JournalEntry(at, "decision", text, t.run_id, t.incident_id, t.node, t.generation)
+        )
+    return Knowledge(
+        learned=learned,
+        plans=(Planned(at, first.cause.value, plan.doc),),
+        decisions=tuple(decisions),
+        journal=tuple(journal),
+    )
+
+
+def worker_command(config: Path | None) -> list[str]:
+    command = [sys.executable, "-m", "unicrond.planning"]
+    return [*command, "--config", str(config)] if config is not None else command

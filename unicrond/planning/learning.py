@@ -1,0 +1,195 @@
+"""What the worker makes of the database: fits, rates, times, and where asked a proposal.
+
+It only reads. What it found goes back as facts, each told once and again when it changed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from db.knowledge import Observation
+from db.queries import Queries
+from planner import iteration, reliability, shown, transitions
+from planner.cluster import Cluster, Known, pool_of
+from planner.iteration import Fit, Measured
+from planner.proposal import propose
+from planner.reliability import NodeFailure, Watched
+from planner.transitions import KINDS, Changed, Duration
+from unicrond.model.cluster import Node, NodeState
+from unicrond.model.decision import Decision
+from unicrond.model.incident import Incident, Proof, Scope, Severity
+from unicrond.model.run import Run
+from unicrond.planning.triggers import Cause
+from unicrond.planning.words import (
+    CLUSTER,
+    RELIABILITY,
+    THROUGHPUT,
+    UPTIME,
+    Ask,
+    Fact,
+    Plan,
+    Reply,
+)
+
+DAY_SECONDS = 86400.0
+UNWATCHED_SECONDS = 300.0  # a longer pause between two looks is not counted as up
+UPTIME_EVERY_SECONDS = 600.0
+CHANGES_OVER_DAYS = 7.0
+MOST_RUNS, MOST_NODES, MOST_ALLOCATIONS, MOST_OPEN = 1_000, 50_000, 50_000, 1_000
+
+
+class Uptime:
+    """How long each node was up under our eyes: [since when we look, days up]."""
+
+    def __init__(self, saved: object) -> None:
+        self.of: dict[str, list[float]] = {}
+        self._at, self.told_at = 0.0, 0.0
+        if isinstance(saved, dict):
+            self.of = {str(name): [float(x) for x in pair] for name, pair in saved.items()}
+
+    def look(self, at: float, nodes: Mapping[str, Node]) -> None:
+        passed, self._at = at - self._at, at
+        for name, node in nodes.items():
+            pair = self.of.setdefault(name, [at, 0.0])
+            if node.state is NodeState.UP and 0 < passed <= UNWATCHED_SECONDS:
+                pair[1] += passed / DAY_SECONDS
+        self.of = {name: pair for name, pair in self.of.items() if name in nodes}
+
+    @property
+    def days(self) -> float:
+        """Since when we look, at least one."""
+        since = min((pair[0] for pair in self.of.values()), default=self._at)
+        return max(1.0, (self._at - since) / DAY_SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitted:
+    """A fit and what it was made of."""
+
+    of: tuple[object, ...]
+    fit: Fit | None
+
+
+class Learning:
+    def __init__(self, queries: Queries) -> None:
+        self._queries = queries
+        self._uptime: Uptime | None = None
+        self._fits: dict[int, _Fitted] = {}
+        self._told: dict[tuple[str, str], str] = {}
+
+    def answer(self, ask: Ask) -> Reply:
+        """Raises StoreUnavailable."""
+        queries = self._queries
+        if self._uptime is None:
+            self._uptime = Uptime(queries.learned(UPTIME, CLUSTER))
+        seen = _cluster(queries, ask.at)
+        self._uptime.look(ask.at, seen.nodes)
+        changes = _changes(queries)
+        of_all = transitions.learn(changes)
+        rates = reliability.learn(self._watched(seen.nodes), _failures(queries), ask.at)
+        fits = self._fit(seen, queries.observations())
+        facts = self._new(self._facts(ask.at, seen, fits, shown.reliability(rates, of_all, ask.at)))
+        if not ask.triggers:
+            return Reply(facts)
+        durations = {s.run.run_id: _of_run(s.run, changes, of_all) for s in seen.standings}
+        others = queries.plans_since(ask.at - CHANGES_OVER_DAYS * DAY_SECONDS, Cause.SEV1)
+        per_day = others / min(CHANGES_OVER_DAYS, self._uptime.days)
+        found = propose(seen, Known(fits, durations, rates, per_day))
+        if found is None:
+            return Reply(facts)
+        doc = json.dumps(found.doc, allow_nan=False)
+        return Reply(facts, Plan(found.choice, found.reason, found.alternatives, doc))
+
+    def _watched(self, nodes: Mapping[str, Node]) -> list[Watched]:
+        assert self._uptime is not None
+        up = self._uptime.of
+        return [Watched(n, pool_of(node), up[n][1], up[n][0]) for n, node in nodes.items()]
+
+    def _fit(self, seen: Cluster, told: tuple[Observation, ...]) -> dict[int, Fit | None]:
+        """Anew only where something was measured since."""
+        by_run: dict[int, list[Observation]] = {}
+        for observation in told:
+            by_run.setdefault(observation.run_id, []).append(observation)
+        fitted = dict[int, _Fitted]()
+        for run in seen.runs:
+            mine = tuple(
+                Measured(o.workers, o.seconds, o.iterations) for o in by_run.get(run.run_id, ())
+            )
+            made_of = (run.workload, mine, _gpu_type(run, seen.nodes))
+            known = self._fits.get(run.run_id)
+            if known is None or known.of != made_of:
+                known = _Fitted(made_of, iteration.fit(run.workload, mine, made_of[2]))
+            fitted[run.run_id] = known
+        self._fits = fitted
+        return {run_id: known.fit for run_id, known in fitted.items()}
+
+    def _facts(
+        self, at: float, seen: Cluster, fits: Mapping[int, Fit | None], rates: shown.Shown
+    ) -> Iterator[Fact]:
+        assert self._uptime is not None
+        if at >= self._uptime.told_at + UPTIME_EVERY_SECONDS:
+            self._uptime.told_at = at
+            yield Fact(UPTIME, CLUSTER, json.dumps(self._uptime.of))
+            yield Fact(RELIABILITY, CLUSTER, json.dumps(rates, allow_nan=False))
+        for run in seen.runs:
+            fit = fits[run.run_id]
+            if fit is not None:
+                largest = 2 * run.ranks_per_node * max(run.max_nodes, len(run.nodes))
+                doc = json.dumps(shown.model(fit, run.ranks_per_node, largest), allow_nan=False)
+                yield Fact(THROUGHPUT, str(run.run_id), doc)
+
+    def _new(self, facts: Iterator[Fact]) -> tuple[Fact, ...]:
+        new = list[Fact]()
+        for fact in facts:
+            if self._told.get((fact.kind, fact.subject)) != fact.doc:
+                self._told[fact.kind, fact.subject] = fact.doc
+                new.append(fact)
+        return tuple(new)
+
+
+def _cluster(queries: Queries, at: float) -> Cluster:
+    return Cluster(
+        at=at,
+        runs=queries.runs(live=True, limit=MOST_RUNS).items,
+        nodes={seen.node.name: seen.node for seen in queries.nodes(limit=MOST_NODES).items},
+        allocations=[s.allocation for s in queries.allocations(limit=MOST_ALLOCATIONS).items],
+        incidents=queries.incidents(open_=True, limit=MOST_OPEN).items,
+    )
+
+
+def _gpu_type(run: Run, nodes: Mapping[str, Node]) -> str:
+    return next((nodes[name].gpu_type for name in run.nodes if name in nodes), "")
+
+
+def _failures(queries: Queries) -> list[NodeFailure]:
+    """Nodes that were lost or sick, but for what turned out to be a false alarm."""
+    wrong = {r.incident_id for r in queries.reviews() if r.proof is Proof.REFUTED}
+    return [
+        NodeFailure(incident.opened_at, incident.root_node, incident.run_id)
+        for incident in queries.faults()
+        if _takes_node(incident) and incident.incident_id not in wrong
+    ]
+
+
+def _takes_node(incident: Incident) -> bool:
+    return incident.severity is Severity.SEV1 and incident.scope in (Scope.NODE, Scope.NODES)
+
+
+def _changes(queries: Queries) -> list[Changed]:
+    found = (_changed(incident, decision) for incident, decision in queries.heals())
+    return [change for change in found if change is not None]
+
+
+def _changed(incident: Incident, decision: Decision) -> Changed | None:
+    seconds = incident.closed_at - incident.first_signal_at
+    if decision.run_id is None or decision.choice not in KINDS or seconds <= 0:
+        return None
+    return Changed(decision.run_id, decision.choice, seconds)
+
+
+def _of_run(
+    run: Run, changes: list[Changed], of_all: Mapping[str, Duration]
+) -> Mapping[str, Duration]:
+    return transitions.of_run(run.run_id, changes, of_all)

@@ -1,0 +1,47 @@
+"""What goes over the pipe to the worker and back: a line of JSON each way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from unicrond.model.decision import Alternative
+from unicrond.planning.triggers import Trigger
+
+RELIABILITY, UPTIME, THROUGHPUT = "reliability", "uptime", "throughput"  # kinds
+CLUSTER = "cluster"  # the subject of what is known of all
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Learn; and where something happened, propose. `at`: Unix seconds, the loop's clock."""
+
+    at: float
+    triggers: tuple[Trigger, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """`doc` is JSON."""
+
+    kind: str
+    subject: str
+    doc: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`doc` is JSON."""
+
+    choice: str
+    reason: str
+    alternatives: tuple[Alternative, ...]
+    doc: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """`facts`: only those that changed. `trouble`: why there is nothing else."""
+
+    facts: tuple[Fact, ...] = ()
+    plan: Plan | None = None
+    trouble: str = ""
