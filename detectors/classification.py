@@ -19,6 +19,7 @@ from detectors import (
     exits,
     foreign,
     gpu,
+    health,
     host,
     nccl,
     network,
@@ -28,13 +29,15 @@ from detectors import (
     training,
     xid,
 )
-from detectors.harmless import kept_lines, plain
+from detectors.harmless import about, kept_lines, plain
 from detectors.prefilter import Prefilter
-from detectors.rules import PEER, SEV2, UNKNOWN, Finding, Text, apply, blamed, finding
+from detectors.rules import NONE, PEER, SEV2, UNKNOWN, Finding, Text, apply, blamed, finding
 from detectors.verdict import HARMLESS, Kind, Tier, Verdict
 
 # Of a file system these are its fault.
 FILE_RULES = ("config.file", "net.timeout", "python.other", "unknown")
+# Who hears of a lost peer after its own last step has lost nothing.
+FINISHED = re.compile(r"\b(\d+)(?:it)?/\1(?:it)?\b[^\n]*(?:loss|rate|elapsed|it/s|\[)")
 HEAD, TAIL = 8_192, 32_768  # characters of a long text that are read
 LINE_HEAD, LINE_TAIL = 900, 300  # and of a long line: patterns cost its square
 
@@ -47,7 +50,7 @@ RULES = (
 FINDERS: tuple[Finder, ...] = (
     xid.find, gpu.find_sxid, gpu.find_stuck_gpus, host.find_oom, host.find_faults,
     host.find_banks, network.find_links, network.find_completions, network.find_async_events,
-    cuda.find_oom,
+    cuda.find_oom, health.find,
     collective.find_all_joined, program.find_exception, exits.find_codes, exits.find_killed,
     slurm.find_common_segfault, training.find_nan_value, training.find_spike,
 )  # fmt: skip
@@ -69,8 +72,12 @@ NOT_A_HINT = re.compile(
 
 
 def classify(source_kind: str, text: str) -> Verdict:
+    if not PREFILTER.passes(text):
+        return HARMLESS
     found = judge(source_kind, text)
-    return HARMLESS if found is None else found.verdict
+    if found is None:
+        return replace(HARMLESS, blame=about(clipped(text).lower()))
+    return found.verdict
 
 
 def judge(source_kind: str, text: str) -> Finding | None:
@@ -81,16 +88,17 @@ def judge(source_kind: str, text: str) -> Finding | None:
     findings = list(apply(RULES, seen))
     for find in FINDERS:
         findings.extend(find(seen))
-    if not findings:
-        return _hint(seen)
-    found = min(findings, key=lambda one: (-one.tier, one.position))
-    return _in_company(found, seen)
+    found = min(findings, key=lambda one: (-one.tier, one.position), default=None) or _hint(seen)
+    return None if found is None else _in_company(found, seen)
 
 
 def _in_company(found: Finding, seen: Text) -> Finding:
     """What the rest of the text, or where it comes from, makes of the finding."""
     if "checkpointexception ranks:" in seen.lower:  # every rank prints the faults of all
         found = blamed(found, PEER)
+    if found.tier <= Tier.VICTIM and FINISHED.search(seen.whole):
+        return replace(found, verdict=replace(
+            found.verdict, kind=Kind.SOFTWARE, severity=NONE, blame=PEER))  # fmt: skip
     if "filesystem" in seen.source_kind and found.verdict.rule in FILE_RULES:
         found = replace(found, verdict=replace(found.verdict, kind=Kind.STORAGE))
     return found

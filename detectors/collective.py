@@ -31,8 +31,9 @@ RULES = (
          ("failed to pass monitoredbarrier", "ncclabortedcomm", "dump signal",
           "rank(s) timed out", "not received the notify record", "from another rank",
           "timed out waiting for", "missing ranks", "hasn't joined", "have not joined",
-          "haven't joined", "didn't join"),
-         r"monitoredbarrier|ncclabortedcomm|dump signal[^\n]*(from|due to)|notify record|"
+          "haven't joined", "didn't join", "reached monitoredbarrier, but"),
+         r"monitoredbarrier(?! (time|call))|ncclabortedcomm|dump signal[^\n]*(from|due to)|"
+         r"notify record|"
          "has(n't| not) joined|have(n't| not) joined|didn't join|(timeout|exception|"
          "error) from another rank", blame=PEER, tier=TIMEOUT),
     Rule("collective.timeout", Kind.NCCL_TIMEOUT, SEV3,
@@ -63,9 +64,8 @@ RULES = (
          "without making progress|not send heartbeat|missed heartbeat|"
          r"(?<!cpu)stuck for \d+ ?(s|min|h)", tier=TIMEOUT, unless=r"soft lockup|cpu#\d+ stuck"),
     Rule("collective.queue", Kind.HANG, SEV2,
-         ("no available block found", "no available shared memory broadcast block",
-          "tensors were submitted to be reduced", "stalled ranks", "stalled ops"),
-         blame=PEER, tier=TIMEOUT),
+         ("no available block found", "tensors were submitted to be reduced", "stalled ranks",
+          "stalled ops"), blame=PEER, tier=TIMEOUT),
     Rule("collective.mismatch", Kind.USER_BUG, SEV2,
          ("detected mismatch between collectives", "collective mismatch",
           "rank is running collective", "expected to have finished reduction", "ready only once",
@@ -82,14 +82,16 @@ RULES = (
           "rendezvousgracefulexiterror", "tcpstore server has shut down", "diststoreerror",
           "distnetworkerror", "store is closed", "the connection to the c10d store has failed",
           "pair was closed", "peer closed", "failed to get exception from", "leader task",
-          "another task died", "coordination service", "barriererror", "unhealthy task",
+          "another task died", "has been marked dead because", "coordination service",
+          "barriererror", "unhealthy task",
           "deadline_exceeded: barrier"),
          "should dump|dump flag|got 0 bytes|sendbytes failed|recv(vector|value) failed|"
          "rendezvous(closed|connection|gracefulexit)error|rendezvous is closed|"
-         "server has shut down|diststoreerror: (?!timed)|"
+         "server has shut down|marked dead because|diststoreerror: (?!timed)|"
          "distnetworkerror: (?!.*(failed to (listen|bind)|timed out))|c10d store has failed|"
          "pair was closed|leader task|another task died|coordination service|store is closed|"
-         "deadline_exceeded: barrier", blame=PEER, tier=VICTIM),
+         "deadline_exceeded: barrier", blame=PEER, tier=VICTIM,
+         unless="failed to retrieve preemption notice"),
     Rule("store.join", Kind.LOST, SEV2,
          ("clients joined", "store based barrier", "rendezvoustimeouterror", "wait timeout after",
           "store->get", "timed out after", "waiting for clients", "socket timeout", "get key",
@@ -104,7 +106,7 @@ RULES = (
           "errno: 98", "errno 98"), tier=Tier.PROCESS),
     Rule("gloo.connect", Kind.NETWORK, SEV3,
          ("connect failed", "connectfullmesh failed", "unable to connect to", "unable to resolve"),
-         blame=UNKNOWN, tier=VICTIM),
+         blame=UNKNOWN, tier=Tier.SUMMARY),
 )
 # fmt: on
 

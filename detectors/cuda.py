@@ -24,8 +24,8 @@ RULES = (
     Rule("cuda.illegal_access", Kind.ILLEGAL_ACCESS, SEV2,
          ("illegal memory access", "cudaerrorillegaladdress", "cuda_error_illegal_address",
           "illegal address", "invalid address space", "memory access fault by gpu",
-          "cudaerrorinvalidaddressspace", "hiperrorillegaladdress", "misaligned address",
-          "cudaerrormisalignedaddress", "invalid __global__", "page not present or supervisor")),
+          "cudaerrorinvalidaddressspace", "hiperrorillegaladdress", "invalid __global__",
+          "page not present or supervisor")),
     Rule("cuda.no_kernel", Kind.CONFIGURATION, SEV2,
          ("no kernel image is available", "invalid device ordinal",
           "is not compatible with the current pytorch installation", "not compiled with cuda",
@@ -45,12 +45,13 @@ RULES = (
           "devices are busy or unavailable", "cuda_error_launch_failed", "an illegal instruction",
           "too many resources requested for launch", "warp exception",
           "cudaerrorillegalinstruction", "cuda_error_illegal_instruction",
-          "cudaerrorlaunchtimeout"), unless=r"illegal instruction \(core dumped\)"),
+          "cudaerrorlaunchtimeout", "misaligned address", "cudaerrormisalignedaddress"),
+         unless=r"illegal instruction \(core dumped\)"),
     Rule("cuda.library", Kind.CUDA, SEV2,
          ("cublas_status_", "cudnn_status_", "cusparse_status_", "cusolver_status_",
           "cudnn error", "cublas error", "unable to find an engine", "valid cudnn algorithm",
-          "cufft_", "curand_status_", "cublaslt"),
-         "(cublas|cudnn|cusparse|cusolver|curand)_status_(?!success)|cu(dnn|blas) error|"
+          "cufft_", "curand_status_", "cublaslt", "cublas runtime error"),
+         "(cublas|cudnn|cusparse|cusolver|curand)_status_(?!success)|cu(dnn|blas) (runtime )?error|"
          r"cufft_(?!success)\w*(fail|error|invalid)|unable to find an engine|"
          "valid cudnn algorithm"),
     Rule("cuda.unhandled", Kind.CUDA, SEV2,

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 
 from detectors import mentions, progress
 from detectors.classification import clipped, judge
+from detectors.gpu import stuck_rows
 from detectors.mentions import Mentions
 from detectors.rules import NONE, SEV1, SEV2, Finding
 from detectors.verdict import HARMLESS, Blame, Kind, Tier, Verdict
@@ -100,7 +101,8 @@ class Seen:
 
 def diagnose(reports: Sequence[Report]) -> Diagnosis:
     seen = [_read(report) for report in reports]
-    suspects = [*_own(seen), *_named(seen), *_progress(seen), *_elsewhere(seen), *_silent(seen)]
+    suspects = [*_own(seen), *_named(seen), *_progress(seen), *_elsewhere(seen), *_silent(seen),
+                *_idle(seen)]  # fmt: skip
     if not any(one.verdict.is_failure for one in suspects):
         return Diagnosis(None, None, Kind.NON_FAILURE, NONE, 0.0, "no report speaks of a failure")
     if (common := _common_fault(seen, suspects)) is not None:
@@ -110,7 +112,7 @@ def diagnose(reports: Sequence[Report]) -> Diagnosis:
 
 
 def _read(report: Report) -> Seen:
-    report = replace(report, text=clipped(report.text))
+    report = replace(report, text=clipped(report.text), node=report.node.split(" (")[0])
     if report.rank is None and not report.label:
         report = replace(report, rank=mentions.own_rank(report.text))
     return Seen(report, judge("", report.text), mentions.read(report.text))
@@ -245,6 +247,19 @@ def _elsewhere(seen: list[Seen]) -> list[Suspect]:
     ]  # fmt: skip
 
 
+def _idle(seen: list[Seen]) -> list[Suspect]:
+    """Whose GPU does nothing while those of the others spin at low power, waiting."""
+    gpus = [(one, *stuck_rows(one.report.text.lower())) for one in seen]
+    if not any(waiting for _, waiting, _, _ in gpus):
+        return []
+    return [
+        Suspect(one.report.rank, one.report.node, BEHIND, one.report.at, _hang(one),
+                "has an idle GPU while those of the others wait")
+        for one, waiting, idle, _ in gpus
+        if idle and not waiting
+    ]  # fmt: skip
+
+
 def _timed_out(one: Seen) -> bool:
     return one.found is not None and one.found.tier is Tier.TIMEOUT
 
@@ -351,11 +366,10 @@ def _alike(root: Suspect, ranked: list[Suspect], seen: list[Seen]) -> list[int]:
 
 def _undecided(root: Suspect, seen: list[Seen]) -> Diagnosis:
     """Everybody waits or lost a peer: the first to lose one stands nearest to the root."""
-    nodes = {one.report.node for one in seen}
     weight = root.weight == LOST_PEER or len(seen) == 1
     return Diagnosis(
         root.rank if weight else None,
-        root.node if weight or len(nodes) == 1 else None,
+        root.node if weight else None,
         root.verdict.kind,
         root.verdict.severity,
         0.3 if weight else 0.1,

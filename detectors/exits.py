@@ -40,7 +40,12 @@ RULES = (
          ("death signal", "got signal: 15", "got signal: 1\n", "signalexception", "sighup"),
          r"received \S+ death signal|got signal: (1|15)\b|(received|caught|signal) sighup",
          blame=UNKNOWN, tier=Tier.HINT),
-    Rule("exit.oomkilled", Kind.HOST_OOM, SEV2, ("oomkilled", "oom killed"), tier=Tier.HARDWARE),
+    Rule("exit.container", Kind.EXITED, SEV2, ("container failed", "status failed cmd"),
+         r"container failed|status failed cmd[^\n]*code -?\d", tier=SUMMARY),
+    Rule("exit.oomkilled", Kind.HOST_OOM, SEV2, ("oomkilled", "oom killed", "job killed: mem"),
+         tier=Tier.HARDWARE),
+    Rule("exit.status_137", Kind.HOST_OOM, SEV2, ("bad status 137", "with status 137"),
+         blame=UNKNOWN, tier=SUMMARY),
     Rule("exit.windows", Kind.EXITED, SEV2,
          ("3221225477", "3221226505", "0xc0000005", "0xc0000409", "-1073741819", "-1073740791",
           "0xc00000fd", "3221225725"), tier=SUMMARY),
@@ -49,27 +54,34 @@ RULES = (
           "exited with non-zero", "primary job terminated"), tier=Tier.HINT),
     Rule("exit.failed", Kind.EXITED, SEV2,
          ("childfailederror", "failed (exitcode", "exited with exit code", "returned non-zero",
-          "exit status", "exit code", "exitcode", "exited with code", "non-zero exit",
+          "exit status", "exit code", "exitcode", "return code", "exited with code",
+          "non-zero exit",
           "processexitedexception", "process exited", "processraisedexception",
-          "terminated with the following error"),
-         "childfailederror|exitcode *[:=] *-?[1-9]|exited with exit code [1-9]|"
+          "terminated with the following error", "restarting failed container"),
+         "childfailederror|(exitcode|return code) *[:=] *-?[1-9]|exited with exit code [1-9]|"
          "returned non-zero|exit (status|code):? *-?[1-9]|exited with (code|status):? [1-9]|"
-         "non-zero exit|process(exited|raised)exception", tier=Tier.HINT),
+         "non-zero exit|process(exited|raised)exception|restarting failed container",
+         tier=Tier.HINT),
 )
 # fmt: on
 
 CODE = re.compile(
-    r"exitcode *[:=] *(-?\d+)|exit(?:ed)?(?: with)? (?:exit )?(?:code|status):? *(-?\d+)|"
+    r"(?:exitcode|return code|return_code) *[:=] *(-?\d+)|"
+    r"exit(?:ed)?(?: with)? (?:exit )?(?:code|status|status code):? *(-?\d+)|"
     r"got signal: (\d+)|killed by signal:? (\d+)|signal (\d+) \(sig|"
     r"exited on signal (\d+)|terminated by signal:? (\d+)|status=0x0*([0-9a-f]{2,4})\b|"
-    r"<signals\.sig\w+: (\d+)>"
+    r"<signals\.sig\w+: (\d+)>|code=(?:killed|dumped), status=(\d+)/"
 )
-KILLED = re.compile(r"(?m)^(?:[^\n]*: line \d+: +\d+ +|\s*|[^\n]*\d+ )killed\b|^已杀死|\bgetötet\b")
+# As bash prints them in the languages that clusters are run in.
+KILLED_ABROAD = ("已杀死", "getötet", "убито", "強制終了", "processus arrêté", "processus tué")
+KILLED = re.compile(
+    r"(?m)^(?:[^\n]*: line \d+: +\d+ +|\s*|[^\n]*\d+ )killed\b|" + "|".join(KILLED_ABROAD)
+)
 
 
 def find_codes(text: Text) -> Iterator[Finding]:
     """A launcher's table: the first code that is no clean-up speaks."""
-    if not any(word in text.lower for word in ("exit", "signal", "status=0x")):
+    if not any(word in text.lower for word in ("exit", "signal", "status=", "return code")):
         return
     for match in CODE.finditer(text.lower):
         number = _signal(match)

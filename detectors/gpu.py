@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterator
 
 from detectors.rules import (
-    NONE,
     SELF,
     SEV1,
     SEV2,
+    SEV3,
     UNKNOWN,
     Finding,
     Rule,
@@ -39,7 +39,7 @@ RULES = (
     Rule("gpu.lost", Kind.GPU_LOST, SEV1,
          ("fallen off the bus", "config space inaccessible", "gpu is lost", "gpu_is_lost",
           "gpu lost", "err!", "unable to determine the device handle for gpu",
-          "gpu requires reset", "gpu is no longer accessible",
+          "gpu is no longer accessible",
           "api_gpu_attached_sanity_check failed", "gpu_in_fullchip_reset"), tier=HARD),
     Rule("gpu.missing", Kind.GPU_LOST, SEV1,
          ("count reported lower than configured", "gpu count mismatch", "gpus found,",
@@ -56,9 +56,14 @@ RULES = (
           "inforom is corrupted", "nvrm: gpu initialization failed",
           "the nvidia probe routine failed", "failed to allocate nvkms", "nvidia_uvm: failed",
           "pci i/o region assigned to your", "initialization error: nvml", "nvml_error_unknown",
-          "failed to copy vbios", "nvidia: probe of", "in reset required state"), tier=HARD),
+          "failed to copy vbios", "nvidia: probe of", "in reset required state", "corrupt inforom",
+          "reset required [nv_err", "gpu requires reset", "power cables not attached",
+          "interrupt issue with a gpu",
+          "failed to create a cuda context", "corresponding cuda device for gpu",
+          "no longer bound to a cuda context"), tier=HARD),
     Rule("gpu.driver.assert", Kind.GPU_DRIVER, SEV1, ("nvrm:",),
-         "nvrm: .*(rpc.*timeout|timed? ?out.*(rpc|gsp)|failed to (load|init|boot)|"
+         "nvrm: .*(rpc.*time.?out|timed? ?out.*(rpc|gsp)|heartbeat timed out|gsp timeout|"
+         "subsystem error|failed to (load|init|boot)|"
          "unable to (reset|recover)|is not supported by)", tier=HARD),
     Rule("gpu.smi.hang", Kind.GPU_DRIVER, SEV1, ("nvidia-smi",),
          r"nvidia-smi[^\n]{0,40}(timed out|timeout|hangs|hung|did not (return|respond))",
@@ -69,10 +74,13 @@ RULES = (
           "row remap failure", "row remapping failure", "uncorrectable sram",
           "uncorrectable dram", "volatile dbe", "dbes detected", "dbe detected",
           "dbe (double bit", "sram threshold exceeded", "retired pages limit",
-          "page retirement failure", "memory page retirement limit"),
+          "page retirement failure", "memory page retirement limit", "faulty memory elements",
+          "miscompare failure", "contained error", "uncorrectable row remap limit",
+          "sram threshold count exceeded"),
          "(uncorrectable ecc|double.bit ecc|dbe ecc|ecc ?uncorrectable|remap(ping)? failure|"
          "uncorrectable [sd]ram|volatile dbe|dbes? detected|threshold exceeded|double bit error|"
-         "retired pages limit|retirement (failure|limit)|uncorrectable double)(?! *(errors?|"
+         "retired pages limit|retirement (failure|limit)|uncorrectable double|faulty memory el|"
+         "miscompare failure|contained error|row remap limit|count exceeded)(?! *(errors?|"
          r"count|occurred)? *: *(0|no)\b)", tier=HARD),
     Rule("gpu.ecc.field", Kind.ECC, SEV1, ("volatile",),
          r"(?s)volatile(?:(?!aggregate).)*[sd]ram uncorrectable[\w -]*: *[1-9]", tier=HARD),
@@ -80,7 +88,8 @@ RULES = (
          ("remappings are pending", "remapping is pending", "row remap pending",
           "pending row remap", "remapped rows pending", "pages pending retirement",
           "pending retired pages", "pending page retirement", "rows remapped pending",
-          "pending remapped row", "pending remappings"), tier=HARD),
+          "pending remapped row", "pending remappings", "pending retired page has been"),
+          tier=HARD),
     Rule("gpu.recovery", Kind.GPU_DRIVER, SEV1, ("recovery action",),
          "recovery action *: *(reset|reboot|drain|gpu reset|node reboot)", tier=Tier.SYMPTOM),
     Rule("gpu.row_remap.field", Kind.ROW_REMAP, SEV1, ("pending ", "pending:"),
@@ -96,20 +105,24 @@ RULES = (
          "(thermal|power brake|hw) slowdown (is |was )?(active|detected|engaged)", tier=HARD),
     Rule("gpu.hot", Kind.THROTTLE, SEV1,
          ("temperature above", "temperature is above threshold", "over temperature", "overtemp",
-          "high temperature", "temperature exceeds", "critical temperature", "clock throttled",
+          "high temperature", "temperature exceeds", "critical temperature",
+          "event due to thermal violation",
+          "event due to power violation", "temp_hw_slowdown_violation", "clock throttled",
           "clock is throttled"), tier=HARD, unless=r"\bcritical temperature *: *\d"),
     Rule("nvlink.down", Kind.NVLINK, SEV1,
          ("uncorrectable nvlink", "nvlink fatal", "nvlink is down", "nvlink down",
           "nvlinks are down", "nvlink uncorrectable", "nvlink error", "fatal nvlink",
-          "nvlink link down", "nvlink training", "all links are inactive", "links are inactive",
-          "cudaerrornvlinkuncorrectable", "nvlink crc flit error", "rx detect link mask",
+          "nvlink link down", "nvlink training", "nvlinks are up out of the expected",
+          "all links are inactive", "links are inactive",
+          "nvlink crc flit error", "nvlink errors on gpu", "rx detect link mask",
           "postrxdetlinkmask failed", "link training failed", "link is currently down",
           "nvlink link"),
-         "(?<!gpu )nvlink|cudaerrornvlink|rx ?detect|links? (are )?(inactive|training)|"
+         "(?<!gpu )nvlink|rx ?detect|links? (are )?(inactive|training)|"
          "currently down|rx detect link mask", tier=HARD,
          unless=r"0 nvlink error|nvlink errors?: *0\b|no nvlink error"),
     Rule("nvlink.contained", Kind.NVLINK, SEV1,
-         ("peer gpu memory over nvlink", "cudaerrorcontained"), blame=UNKNOWN, tier=HARD),
+         ("peer gpu memory over nvlink", "cudaerrorcontained", "nvlink error detected during the",
+          "cudaerrornvlinkuncorrectable"), blame=UNKNOWN, tier=Tier.DECISIVE),
     Rule("nvlink.counter", Kind.NVLINK, SEV1, ("link ",),
          r"(replay|recovery|crc flit|crc data) errors?(?: counter)?: *[1-9]\d{2,}", tier=HARD),
     Rule("fabric.manager", Kind.NVSWITCH, SEV1,
@@ -124,10 +137,11 @@ RULES = (
           "multicast team", "nvlink sharp (nvls) multicast",
           "nvlink sharp (nvls) support is available but failed"), tier=HARD,
          unless="imex daemon.{0,40}(ready|started|connected)"),
-    Rule("fabric.manager.nonfatal", Kind.NVSWITCH, NONE, ("nvswitch non-fatal error",),
-         blame=UNKNOWN, tier=Tier.HINT),
+    Rule("fabric.manager.nonfatal", Kind.NVSWITCH, SEV3,
+         ("nvswitch non-fatal error", "nonfatal errors on nvswitch"),
+         blame=UNKNOWN, tier=Tier.SYMPTOM),
     Rule("fabric.manager.log", Kind.NVSWITCH, SEV1, ("fabric manager", "fabricmanager", "nvswitch"),
-         r"\[error\][^\n]*(nvswitch|nvlink|fabric|gpu)|nv-?fabric-?manager[^\n]*(\berror\b|"
+         r"\[error\][^\n]*(nvswitch|nvlink|fabric|\bgpu)|nv-?fabric-?manager[^\n]*(\berror\b|"
          r"failed|fatal|exited)|(fabric manager|nvswitch)[^\n]*(failed|fatal error|timed out|"
          "unavailable|not running|degraded|mismatch|exit code: [1-9])", tier=HARD,
          unless="nvswitch non-fatal error"),
@@ -154,8 +168,8 @@ def find_sxid(text: Text) -> Iterator[Finding]:
         return
     for match in SXID.finditer(text.lower):
         words = match[2]
-        if re.search(r"non-?fatal|severity [2-9]", words):
-            severity, blame, tier = NONE, UNKNOWN, Tier.HINT
+        if re.search(r"non-?fatal|severity [02-9]", words):
+            severity, blame, tier = SEV3, UNKNOWN, Tier.SYMPTOM
         elif "fatal" in words or "severity" in words:
             severity, blame, tier = SEV1, SELF, HARD
         else:
@@ -169,15 +183,21 @@ STUCK_POWER = 0.35  # a GPU that spins in a collective draws little; one that co
 
 def find_stuck_gpus(text: Text) -> Iterator[Finding]:
     """nvidia-smi during a hang: those who wait show 100 % at low power, the culprit shows 0 %."""
-    if "%" not in text.lower or "mib /" not in text.lower:
-        return
-    rows = list(ROW.finditer(text.lower))
-    waiting = [r for r in rows if int(r["busy"]) >= 95 and _share(r) <= STUCK_POWER]
-    idle = [r for r in rows if int(r["busy"]) == 0 and _share(r) <= STUCK_POWER]
-    if len(waiting) >= 2 and len(waiting) + len(idle) == len(rows):
+    waiting, idle, rows = stuck_rows(text.lower)
+    if len(waiting) >= 2 and len(waiting) + len(idle) == rows:
         where = (idle or waiting)[0].start()
         blame = SELF if idle else UNKNOWN
         yield finding(text, where, Tier.TIMEOUT, "gpu.stuck", Kind.HANG, SEV2, blame)
+
+
+def stuck_rows(lower: str) -> tuple[list[re.Match[str]], list[re.Match[str]], int]:
+    """GPUs that spin at low power, GPUs that do nothing, and how many are listed."""
+    if "%" not in lower or "mib /" not in lower:
+        return [], [], 0
+    rows = list(ROW.finditer(lower))
+    resting = [row for row in rows if _share(row) <= STUCK_POWER]
+    waiting = [row for row in resting if int(row["busy"]) >= 95]
+    return waiting, [row for row in resting if int(row["busy"]) == 0], len(rows)
 
 
 def _share(row: re.Match[str]) -> float:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from detectors.verdict import Blame
+
 ANSI = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b\][^\x07]*\x07|(?<!\x1b)\[(?:\d{1,2};)*\d{1,2}m")
 LEVEL = re.compile(
     r"^.{0,100}?(?:^|[\s\[(|<:'\"-])(?:info|debug|trace|notice|verbose)(?:[\s\])|>:'\",-]|$)"
@@ -15,7 +17,7 @@ LEVEL = re.compile(
 )
 KEPT_AT_ANY_LEVEL = re.compile(
     r"blocked for more than|rcu|xid|oom|killed|lockup|loss is nan|nvrm|cancelled|signal sigusr|"
-    r"straggler|spike"
+    r"straggler|spike|no available block|nccl info \S+ -> \d"
 )
 HARMLESS = re.compile(
     "|".join(
@@ -36,11 +38,15 @@ HARMLESS = re.compile(
             r"this tensorflow binary is optimized|cuda drivers on your machine, gpu will not",
             # torch
             r"destroy_process_group\(\) was not called|closing signal sig(term|int)|"
-            r"sending process \d+ closing|warning: process group has not been destroyed",
+            r"sending process \d+ closing|closing process \d+ via|killing subprocess \d+|"
+            r"warning: process group has not been destroyed|"
+            r"failed to retrieve preemption notice",
             r"errno: (?:97|99) - (?:address family|cannot assign)",
             r"\boverflow!|gradient overflow|overflow detected\. skipping|grad scaler|hysteresis|"
-            r"skipping step, loss scaler",
-            r"nccl (?:info|trace)\b|communicator encountered a fatal error|^nccl version",
+            r"skipping (?:the )?(?:optimizer )?(?:step|update)|loss scaler|"
+            r"', nvls disabled|not using it$|falling back to",
+            r"nccl (?:info|trace)\b(?! \S+ -> \d)|communicator encountered a fatal error|"
+            r"^nccl version",
             r"accept failed resource temporarily|numa balancing|could not find real path|"
             r"failed to open libibverbs|"
             r"failed to find (?:libcudart|cudadriver|cuda library)|missing \"?iommu=pt|"
@@ -50,8 +56,8 @@ HARMLESS = re.compile(
             r"\bretry(?:ing)?\b(?!.{0,3}(?:count|exceeded|exc|counter|limit))",
             r"(?:x11|spank)[^\n]*(?:plugin|display)|cannot find name for (?:user|group) id|"
             r"requested nodes are busy|temporarily disabled|queued and waiting for resources|"
-            r"srun: debug|slurmd: debug|: debug\d?:|done with job|bypassing signal",
-            r"failed to retrieve preemption notice",
+            r"srun: error: \S+ tasks? [\d,-]+: terminated|srun: debug|slurmd: debug|: debug\d?:|"
+            r"done with job|bypassing signal",
             r"exit(?:ed)? ?(?:with )?(?:exit )?(?:code|status):? 0\b(?!x)|exitcode *: 0\b|"
             r"completed +0:0|completed successfully",
             r"(?<![\w.])(?:0|no|zero) (?:errors?|failures?|failed|warnings?|oom)\b|"
@@ -85,6 +91,12 @@ CONSEQUENCE = re.compile(
     r"failed to send message_task_exit|srun: (?:job step aborted|force terminated)|"
     r"srun: terminating|launch/slurm:"
 )
+# Whom a harmless line is about, where it is about somebody: others leave, or the node is well.
+OTHERS_LEAVE = re.compile(
+    r"closing signal sig|closing process \d+ via|killing subprocess|preemption notice|"
+    r"tasks? [\d,-]+: terminated|connection restored to"
+)
+NODE_IS_WELL = re.compile(r"sw power cap *: *active")
 FOLLOWS_IGNORED = re.compile(
     r"^\s|^traceback \(most recent|^[\w.]*(?:error|exception|exit|interrupt)\b.*$"
 )
@@ -109,6 +121,12 @@ def kept_lines(text: str) -> str:
         if not ignoring and not is_harmless(lower):
             kept.append(line)
     return "\n".join(kept)
+
+
+def about(text: str) -> Blame:
+    if OTHERS_LEAVE.search(text):
+        return Blame.PEER
+    return Blame.SELF if NODE_IS_WELL.search(text) else Blame.UNKNOWN
 
 
 def is_harmless(lower: str) -> bool:

@@ -20,22 +20,26 @@ RULES = (
          r"edac [^\n]*\bue\b|edac[^\n]*uncorrect|uncorrected|memory failure: 0x|"
          "machine check exception|fatal machine check|event severity: (fatal|recoverable)|"
          r"handling mce memory error(?![^\n]*\bce\b)|uncorrectable (memory|ecc|error)", tier=HARD,
-         unless=r"edac [^\n]*\d+ ce (?!.*\bue\b)"),
+         unless=r"edac [^\n]*\d+ ce (?!.*\bue\b)|section_type: pcie"),
+    Rule("pcie.firmware", Kind.PCIE_AER, SEV1, ("section_type: pcie",),
+         r"(?s)severity: (fatal|recoverable).*section_type: pcie", tier=HARD),
     Rule("memory.poison", Kind.HOST_MEMORY, SEV1,
          ("hardware memory corruption", "hwpoison", "mca: ", "memory error on dimm",
           "check_hw_physmem", "check_hw_mcelog"), tier=HARD),
     Rule("memory.corrected", Kind.HOST_MEMORY, NONE,
          ("edac", "[hardware error]", "mce:", "corrected"),
          r"edac [^\n]*\bce\b|event severity: corrected|corrected error, no action|"
-         "corrected (memory|hardware|machine check) error|machine check events logged",
-         blame=UNKNOWN, tier=Tier.HINT),
+         "corrected (memory|hardware|machine check) error|machine check events logged|"
+         "has been corrected by h/w", tier=Tier.HINT),
     Rule("pcie.fatal", Kind.PCIE_AER, SEV1,
          ("aer:", "pcie bus error", "dpc:", "pciehp", "pcie fatal", "link retraining"),
          r"severity=uncorrect|uncorrect[a-z]* \((non-)?fatal\)|uncorrectable \(?(non-)?fatal|"
          r"device recovery failed|can't recover|dpc: containment|pciehp[^\n]*(link down|"
          "card not present)|unsupported request error|link retraining failed", tier=HARD),
     Rule("pcie.corrected", Kind.PCIE_AER, NONE, ("aer:", "pcie bus error"),
-         "severity=corrected|correct(ed|able) error", blame=UNKNOWN, tier=Tier.HINT),
+         "severity=correct(ed|able)|correct(ed|able) error", tier=Tier.HINT),
+    Rule("pcie.power", Kind.THROTTLE, NONE, ("insufficient power on the pcie slot",),
+         tier=Tier.HINT),
     Rule("pcie.narrow", Kind.STRAGGLER, SEV1, ("available pcie bandwidth, limited by",),
          r"(mlx\d|nvidia|bnxt|efa|hfi1)\S* [^\n]*available pcie bandwidth, limited by", tier=HARD),
     Rule("pcie.narrow.field", Kind.STRAGGLER, SEV1, ("downgraded", "pcie link width"),
@@ -66,8 +70,9 @@ RULES = (
     Rule("host.disk", Kind.STORAGE, SEV1,
          ("i/o error", "jbd2", "medium error", "aborting journal", "failed command", "md/raid",
           "superblock", "ext4-fs error", "xfs (", "btrfs error", "nvme nvme", "buffer i/o",
-          "read-only"),
-         r"ext4-fs error|xfs \([^)]*\): [^\n]*(i/o error|corruption|shutting down|shutdown)|"
+          "read-only", "hostbyte=did_", "device offlined"),
+         r"ext4-fs error|xfs \([^)]*\): [^\n]*(i/o error|corruption|shutting down|"
+         r"shutdown|error -\d|internal error)|hostbyte=did_(?!ok)|device offlined|"
          r"btrfs[^\n]*error|(buffer |critical |metadata )?i/o error[, ][^\n]*(dev|sector)|"
          r"nvme nvme\d+: [^\n]*(timeout|controller is down|removing after|aborting|"
          "reset failure)|critical (medium|target) error|jbd2: error|aborting journal|"
@@ -79,7 +84,8 @@ RULES = (
 
 BYSTANDER = re.compile(
     r"^(httpd|nginx|apache|mysqld|postgres|redis|java_agent|snmpd|ntpd|xorg|gnome|firefox|chrome|"
-    r"clamd|epilog|prolog|lustre|kcompact|vector|fluent|td-agent|filebeat|telegraf|collectd|node_expo|prometheus|dcgm|nv-hostengine|"
+    r"clamd|epilog|prolog|lustre|kcompact|vector|fluent|td-agent|filebeat|telegraf|collectd|"
+    r"node_expo|prometheus|dcgm|nv-hostengine|"
     r"datadog|agent|sshd|systemd|rsyslog|journal|snapd|kubelet|dockerd|containerd|slurmd|"
     r"slurmstepd|nvidia-smi|nvidia-persiste|nscd|sssd|chronyd|promtail|grafana|cadvisor|otel|"
     r"logrotate|cron|polkitd|dbus|networkd|irqbalance|zabbix|nagios|ganglia|gmond|wazuh|auditd|"
@@ -126,10 +132,10 @@ def find_banks(text: Text) -> Iterator[Finding]:
     """The processor's own word on whether it corrected the error."""
     for match in BANK.finditer(text.lower):
         if int(match[1], 16) >> UNCORRECTED_BIT & 1:
-            severity, blame, tier = SEV1, SELF, HARD
+            severity, tier = SEV1, HARD
         else:
-            severity, blame, tier = NONE, UNKNOWN, Tier.HINT
-        yield finding(text, match.start(), tier, "memory.bank", Kind.HOST_MEMORY, severity, blame)
+            severity, tier = NONE, Tier.HINT
+        yield finding(text, match.start(), tier, "memory.bank", Kind.HOST_MEMORY, severity)
 
 
 def find_faults(text: Text) -> Iterator[Finding]:

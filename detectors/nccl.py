@@ -20,6 +20,24 @@ RULES = (
           "failed to find reverse path", "no interface found in the same subnet",
           "invalid config", "bootstrap: no", "no usable network interface",
           "unable to find interface"), recurs=True),
+    Rule("nccl.set_up", Kind.CONFIGURATION, SEV2,
+         ("nccl warn", "net/ofi"),
+         r"(nccl warn|net/ofi)[^\n]*(ibv_create_\w+ failed|(couldn.t open|creating new|unable to "
+         "open|unable to register memory|no device match|no usable|no ip interface|no interface|"
+         r"no \S*nic)|version mismatch|incompatible|mismatched nccl|not backwards compatible|"
+         "library is too old|too old version|invali[dg] config|invalid nccl_|no transport found|"
+         "no path computed|minimum requirement|not supported (prior|by|on)|detected mixed|"
+         r"different link|(rc: -22|error: -22|invalid argument)(?!'))",
+         unless="cuda failure|reg_mr|modify_qp", recurs=True),
+    Rule("nccl.imex", Kind.NVSWITCH, SEV1, ("mnnvl", "imex"),
+         "mnnvl[^\n]*not working on this system|check the imex", tier=Tier.HARDWARE),
+    Rule("nccl.misuse", Kind.USER_BUG, SEV2, ("nccl warn",),
+         r"nccl warn[^\n]*(invalid (root|type|reduction)|is not a valid pointer|argument is null|"
+         "without a matching|symmetric registration check failed|mismatchs with nccl device|"
+         "has already checked in|mismatch in info from procs)", recurs=True),
+    Rule("nccl.protocol", Kind.SOFTWARE, SEV2, ("nccl warn",),
+         r"nccl warn[^\n]*(wrong (type|magic|size)|corrupted comm|internal error|"
+         "unknown message type|mismatched response)", tier=SYMPTOM),
     Rule("nccl.invalid", Kind.CONFIGURATION, SEV2,
          ("nccl error", "ncclinvalidargument", "ncclinvalidusage"),
          r"nccl error[^\n]*invalid (argument|usage)|ncclinvalid(argument|usage)", recurs=True),
@@ -47,8 +65,8 @@ RULES = (
          ("connection closed by remote peer", "remote process exited", "ncclremoteerror",
           "proxy call to rank", "could not receive type from", "failed to execute operation",
           "remote process exiting prematurely", "unexpected close", "peer has exited",
-          "network connection closed"), blame=PEER, tier=VICTIM,
-         unless="cuda failure|out of memory"),
+          "network connection closed", "failed while polling", "socket progress error"),
+         blame=PEER, tier=VICTIM, unless="cuda failure|out of memory"),
     Rule("nccl.connect_timeout", Kind.NETWORK, SEV3,
          ("socketpollconnect", "socketstartconnect", "connect to ", "call to connect"),
          r"(socket\w*connect|connect to|call to connect)[^\n]*(timed out|timeout|unreachable|"
@@ -62,6 +80,7 @@ RULES = (
     Rule("nccl.warning", Kind.SOFTWARE, SEV2, ("nccl warn",),
          r"nccl warn (?![^\n]*async event)[^\n]*(fail|error|abort|unable|invalid|cannot)",
          blame=UNKNOWN, tier=Tier.HINT),
+    Rule("nccl.remote", Kind.LOST, SEV2, ("retcode 6",), blame=PEER, tier=VICTIM),
     Rule("nccl.files", Kind.CONFIGURATION, SEV2,
          ("too many open files", "[errno 24]", "items of ancdata"), recurs=True),
 )

@@ -33,8 +33,9 @@ RULES = (
           "physical state: disabled", "physical state: polling", "state: down", "port_down",
           "no active ib port", "ib_query_port"),
          r"cable unplugged|(port|link)[^\n]*(to|is|not) (down|active)\b|no ib port|check_hw_ib|"
-         r"health compromised|mlx5_core[^\n]*(fatal|internal error|in error state|reset failed|"
-         r"\) timeout)|ib_query_port failed|\bstate: *(down|1: down)|physical state: *(disabled|"
+         r"health compromised|mlx5_core(?![^\n]*pcie bus error)[^\n]*(fatal|internal error|"
+         r"in error state|reset failed|handling bad device|\) timeout)|ib_query_port failed|"
+         r"\bstate: *(down|1: down)|physical state: *(disabled|"
          r"polling|sleep)|state:\s+port_down|no active ib port", tier=HARD),
     Rule("net.resolve", Kind.NETWORK, SEV3,
          ("name or service not known", "temporary failure in name resolution", "unknown host",
@@ -89,6 +90,16 @@ RULES = (
           "connection lost", "lost connection", "eof received", "socket closed",
           "connection aborted", "remote end closed", "end of file on socket",
           "connection was likely closed", "peer closed"), blame=PEER, tier=VICTIM),
+    Rule("net.abort", Kind.REFUSED, SEV3, ("software caused connection abort",),
+         r"connect[^\n]*software caused connection abort", blame=UNKNOWN, tier=SYMPTOM),
+    Rule("net.connect", Kind.REFUSED, SEV3, ("-> 2",),
+         r"nccl info (misc/socket|bootstrap)\S* -> 2\b",
+         blame=UNKNOWN, tier=Tier.HINT),
+    Rule("net.failover", Kind.FLAPPING, SEV3,
+         ("marked as failed. initiating recovery? yes", "resiliency"),
+         "marked as failed. initiating recovery. yes", tier=HARD),
+    Rule("link.counter", Kind.FLAPPING, SEV3, ("link_downed", "linkdowned"),
+         r"link_?downed(counter)?['\"]?[ :=.]+[1-9]", tier=HARD),
     Rule("net.cqe", Kind.NETWORK, SEV3, ("dump error cqe", "dump_cqe", "error cqe"),
          blame=UNKNOWN, tier=SYMPTOM),
     Rule("net.watchdog", Kind.NETWORK, SEV1, ("netdev watchdog", "transmit queue"),
@@ -100,7 +111,7 @@ RULES = (
 
 LINK_DOWN = re.compile(
     r"\blink is (not ready|down)|link down|link status definitely down|link becomes down|"
-    r"\bport error\b|ibv_event_port_err|link_downed|lost carrier|port \d+ is down|"
+    r"\bport error\b|ibv_event_port_err|lost carrier|port \d+ is down|"
     r"port down|link flap|flapping"
 )
 LINK_UP = re.compile(
@@ -136,8 +147,7 @@ def _other_link(lower: str, down: re.Match[str]) -> bool:
     line = lower[start : end if end >= 0 else len(lower)]
     others = ("nvlink", "netir", "pcie", "sata", "ata", "veth", "docker", "cali", "xid", "usb",
               "addrconf")  # fmt: skip
-    counter = re.search(r"link_downed['\"]?[ :=]+0\b", line)
-    return counter is not None or any(re.search(rf"\b{word}", line) for word in others)
+    return any(re.search(rf"\b{word}", line) for word in others)
 
 
 COMPLETION = re.compile(
@@ -153,7 +163,7 @@ def find_completions(text: Text) -> Iterator[Finding]:
     """Failed work on a queue pair, as NCCL prints it over its versions.
 
     1 to 4 are the reporter's own buffers, 9 to 11 the far side's; 5 follows from any other;
-    12 and 13 are answers that never came.
+    12 and 13 are answers that never came. What CUDA says after it comes of the tear-down.
     """
     for match in COMPLETION.finditer(text.lower):
         code = int(match[2])
@@ -162,8 +172,8 @@ def find_completions(text: Text) -> Iterator[Finding]:
         elif code in (9, 10, 11):
             yield finding(text, match.start(), Tier.DECISIVE, "ib.remote", Kind.DMA, SEV1, PEER)
         elif code != 0:
-            tier = VICTIM if code == 5 else SYMPTOM
-            yield finding(text, match.start(), tier, "ib.completion", Kind.NETWORK, SEV3, UNKNOWN)
+            tier, blame = (VICTIM, SELF) if code == 5 else (Tier.PROCESS, UNKNOWN)
+            yield finding(text, match.start(), tier, "ib.completion", Kind.NETWORK, SEV3, blame)
 
 
 def find_async_events(text: Text) -> Iterator[Finding]:

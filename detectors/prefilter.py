@@ -6,17 +6,20 @@ from the rules' own phrases, so a new rule cannot be out of reach.
 
 from __future__ import annotations
 
-import re
+from collections import defaultdict
 from collections.abc import Iterable
 
 STEMS = (
-    "error", "fail", "exception", "fatal", "abort", "kill", "timeout", "timed out", "xid", "fault",
+    "error", "fail", "exception", "fatal", "abort", "kill", "timeout", "timed out", "xid",
     "nvswitch", "not found", "no such", "could not", "of memory", "out_of_me", "check_",
     "time limit", "count reported", "gpus found,", "count changed", "blocked for more", "nvme nvme",
     "shared memory", "got 0 bytes", "double free", "does not exist", "not ready", "not mounted",
     "device-side", "cuda init", "ib port is", "must match",
 )  # fmt: skip
-FOREIGN = ("已杀死", "getötet", "段错误", "总线错误", "没有那个", "权限不够")
+FOREIGN = (
+    "已杀死", "getötet", "убито", "強制終了", "processus arrêté", "processus tué", "段错误",
+    "总线错误", "没有那个", "权限不够", "已放弃", "violación de segmento", "ошибка сегм",
+)  # fmt: skip
 WORDS = tuple(
     """down downed carrier flap flapping retrying duplicate busy stale quota required expired
     unhealthy unavailable straggler stragglers spike spiky nmi lockup uncorrectable uncorrected
@@ -25,7 +28,8 @@ WORDS = tuple(
     compromised lustre lnet nfs xfs raid superblock prolog epilog nhc responding rtr rts ibv peermem
     amdgpu habana hccl ascend triton ptxas glibc glibcxx undefined unrecognized walltime requeue
     requeing sigbus sigsegv sigabrt sighup sigusr1 sigusr2 dumped enqueued monitoredbarrier netdev
-    polling diverged wtermsig wexitstatus violates retirement downgraded joined raylet
+    fault faults faulted segfault segmentation polling diverged wtermsig wexitstatus violates
+    retirement downgraded joined raylet
     stopiteration slurmdbd incompatible inconsistent versionconflict credential munge couldn
     finite malloc swiotlb spot nan inf refused reset closed closing lost unreachable corrupt
     corrupted corruption invalid illegal cannot unable denied panic oom oomkilled signal exit exited
@@ -60,6 +64,9 @@ ORDINARY = frozenset(
     system ipv6 eth0 started starting stopped session accepted optimizer gradient eval train
     val test tests sample samples token tokens batches cache using set hash log logs info debug
     trace notice not cpu cpus use your were while many different left loaded init old bad block
+    through without bound compatible attached checkpoint disabled distributed backend operations
+    receive minimum corresponding partition algorithm specified supports noticed hardware
+    bootstrap controller installation modified reduction variables signals exceeded
     byte central context image network manager conf tmp longer mask warn atomic join end
     attempting combination hostname reported gpus reason about above before during each every
     first last next previous new set ssh systemd daemon run runs job jobs grad norm lr
@@ -71,6 +78,7 @@ ORDINARY = frozenset(
     parameter parameters are known lower object too access yet reduced broadcast ranks assigned
     bytes doesn enough permitted usable""".split()  # noqa: SIM905 - a word list
 )
+COUNTER = "number of nan iterations"  # each line of Megatron's has it, mostly with 0
 LONG = 7  # letters of a word that is worth a look by itself
 SPACES = str.maketrans({chr(code): " " for code in range(128) if not chr(code).isalnum()})
 
@@ -80,7 +88,7 @@ class Prefilter:
 
     def __init__(self, alone: Iterable[str], hints: Iterable[str]) -> None:
         """`alone` settle a rule by themselves; `hints` have a pattern beside them that decides."""
-        rare, whole, foreign = set(WORDS), [], list(FOREIGN)
+        rare, keyed, foreign = set(WORDS), defaultdict[str, list[str]](list), list(FOREIGN)
         for phrase in alone:
             if _covered(phrase, rare):
                 continue
@@ -89,31 +97,39 @@ class Prefilter:
             elif words := _rare_words(phrase):
                 rare.add(max(words, key=len))
             else:
-                whole.append(phrase)
+                keyed[max(_words(phrase), key=len)].append(phrase)
         for phrase in hints:
             long = [word for word in _rare_words(phrase) if len(word) >= LONG]
             if long and not _covered(phrase, rare):
                 rare.add(max(long, key=len))
         self.rare = frozenset(rare)
-        self.stems = (*STEMS, *whole)
+        self.phrases = {word: tuple(phrases) for word, phrases in keyed.items()}
+        self.keys = frozenset(self.phrases)  # ordinary words: the whole phrase has to be there
         self.foreign = tuple(foreign)  # beyond ASCII, so of no use to most lines
 
     def passes(self, text: str) -> bool:
         """Several lines always pass: what they mean together no single word tells."""
         if "\n" in text:
             return True
-        lower = text.lower()
-        for stem in self.stems:
+        lower = text.lower().replace(COUNTER, "")
+        for stem in STEMS:
             if stem in lower:
                 return True
-        if not self.rare.isdisjoint(lower.translate(SPACES).split()):
+        words = lower.translate(SPACES).split()
+        if not self.rare.isdisjoint(words):
             return True
+        for word in self.keys.intersection(words):
+            if any(phrase in lower for phrase in self.phrases[word]):
+                return True
         return not lower.isascii() and any(phrase in lower for phrase in self.foreign)
 
 
 def _rare_words(phrase: str) -> list[str]:
-    words = {word for word in re.split(r"[^a-z0-9]+", phrase) if len(word) > 2} - ORDINARY
-    return sorted(words)
+    return [word for word in _words(phrase) if len(word) > 2 and word not in ORDINARY]
+
+
+def _words(phrase: str) -> list[str]:
+    return sorted(phrase.translate(SPACES).split())
 
 
 def _covered(phrase: str, rare: set[str]) -> bool:

@@ -123,16 +123,19 @@ RULES = (
          ("segmentation fault", "sigsegv", "double free", "corrupted", "free(): invalid",
           "malloc(): ", "munmap_chunk", "stack smashing", "illegal instruction",
           "fatal python error", "sigfpe", "sigill", "floating point exception", "segfault",
-          "段错误", "speicherzugriffsfehler", "access violation", "pure virtual method",
+          "段错误", "speicherzugriffsfehler", "erreur de segmentation", "violación de segmento",
+          "ошибка сегментирования", "access violation", "pure virtual method",
           "stack overflow"),
          "segmentation fault|sigsegv|double free|corrupted (size|double|unsorted|top)|"
          r"free\(\): invalid|malloc\(\): |munmap_chunk|stack smashing|illegal instruction|"
          r"fatal python error: (?!abort)|sig(fpe|ill)\b|floating point exception|"
-         r"\bsegfault(?! at)\b|段错误|speicherzugriffsfehler|access violation|pure virtual|"
+         r"\bsegfault(?! at)\b|段错误|speicherzugriffsfehler|erreur de segmentation|"
+         "violación de segmento|ошибка сегментирования|access violation|pure virtual|"
          "stack overflow", tier=SYMPTOM, unless="potential root causes|possible (root )?causes"),
     Rule("program.aborted", Kind.EXITED, SEV2,
-         ("aborted", "core dumped", "sigabrt", "hangup", "systemexit", "terminated"),
-         r"\baborted\b|core dumped|sigabrt|(?m:^hangup$)|systemexit: [1-9]|(?m:^terminated$)|"
+         ("aborted", "core dumped", "sigabrt", "hangup", "systemexit", "terminated", "已放弃"),
+         r"\baborted\b|已放弃|core dumped|sigabrt|(?m:^hangup$)|systemexit: [1-9]|"
+         r"(?m:^terminated$)|"
          r"line \d+: +\d+ terminated", tier=Tier.HINT),
     Rule("program.uncaught", Kind.EXITED, SEV2, ("terminate called",), tier=Tier.SUMMARY),
     Rule("program.threads", Kind.CONFIGURATION, SEV2,
@@ -144,7 +147,8 @@ RULES = (
 # fmt: on
 
 LAST_LINE = re.compile(
-    r"(?m)^[^\n]{0,60}?(?<![\w.])((?:[a-z_]\w*\.)*(?!childfailed|calledprocess|processexited|processraised|signalexc)"
+    r"(?m)^[^\n]{0,60}?(?<![\w.])((?:[a-z_]\w*\.)*(?!childfailed|calledprocess|processexited|"
+    r"processraised|signalexc)"
     r"[a-z_]\w*(?:error|exception|failure))\b *(?::|$)"
 )
 

@@ -95,12 +95,16 @@ RULES = (
          "credential (expired|revoked|replayed|invalid)|(invalid|expired|rewound|"
          r"replayed) (job )?credential|munge[^\n]*(fail|error|cannot|not running|invalid)|"
          "protocol authentication error|clock skew", tier=HARD),
-    Rule("slurm.prolog", Kind.SOFTWARE, SEV1, ("prolog", "epilog", "batch job complete failure"),
+    Rule("slurm.prolog", Kind.EXITED, SEV1,
+         ("prolog", "epilog", "batch job complete failure", "launch failed requeued held",
+          "requeued in held state", "launch failure limit", "requeued held"),
          r"batch job complete failure|(prolog|epilog)[^\n]*(fail|error|status|timed out|hung|"
-         "exit code [1-9])", tier=HARD),
+         "exit code [1-9])|requeued (in )?held|launch failure limit", tier=HARD),
     Rule("slurm.registration", Kind.CONFIGURATION, SEV1,
          ("low realmemory", "low real_memory", "low socket", "low cpu", "low tmpdisk",
-          "low tmp disk", "node configuration differs", "different slurm.conf"), tier=HARD),
+          "low tmp disk", "different slurm.conf"), tier=HARD),
+    Rule("slurm.hardware", Kind.CONFIGURATION, NONE,
+         ("node configuration differs from hardware",), tier=Tier.HINT),
     Rule("slurm.health", Kind.SOFTWARE, SEV1,
          ("health check failed", "healthcheck failed", "nhc:", "health_check"),
          r"health ?check failed|nhc: [^\n]*(fail|error)|health_check[^\n]*fail", tier=Tier.SUMMARY),
@@ -114,6 +118,9 @@ RULES = (
          "unable to allocate resources: (?!.*(contact|timed out|connect))|"
          r"submission failed: (?!.*(contact|timed out|connect))|more processors|execve\(\)|"
          "couldn't chdir|memory specification|job violates|unable to create step", recurs=True),
+    Rule("slurm.controller.away", Kind.REFUSED, SEV3,
+         ("slurm controller (connect failure", "controller (shutdown", "controller (receive"),
+         blame=PEER, tier=Tier.PROCESS),
     Rule("slurm.controller", Kind.NETWORK, SEV3,
          ("unable to contact slurm controller", "socket timed out on send/recv",
           "zero bytes were transmitted", "unable to establish controller",
@@ -130,8 +137,6 @@ RULES = (
          tier=SUMMARY),
     Rule("slurm.task_killed", Kind.EXITED, SEV2, (": killed",),
          r"srun: error: [^\n]*tasks? [\d,-]+: killed", blame=UNKNOWN, tier=SUMMARY),
-    Rule("slurm.task_terminated", Kind.NON_FAILURE, NONE, (": terminated",),
-         r"srun: error: [^\n]*tasks? [\d,-]+: terminated", blame=PEER, tier=Tier.HINT),
     Rule("slurm.task_exit", Kind.EXITED, SEV2, (": exited with exit code",), tier=Tier.HINT),
     Rule("slurm.wtermsig", Kind.EXITED, SEV2, ("wtermsig", "wexitstatus", "jobstate=failed"),
          r"wtermsig \d|wexitstatus [1-9]|jobstate=failed", blame=UNKNOWN, tier=SUMMARY),

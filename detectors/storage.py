@@ -5,7 +5,7 @@ May touch: this package's nouns and rules.
 
 from __future__ import annotations
 
-from detectors.rules import PEER, SEV1, SEV2, SEV3, Rule
+from detectors.rules import NONE, PEER, SEV1, SEV2, SEV3, Rule
 from detectors.verdict import Kind, Tier
 
 FULL = (
@@ -31,6 +31,8 @@ RULES = (
     Rule("lustre.evicted", Kind.STORAGE, SEV2,
          ("transport endpoint shutdown", "was evicted by", "client was evicted",
           "evicting client", "[errno 108]"), blame=PEER, tier=Tier.HARDWARE),
+    Rule("lustre.starting", Kind.NON_FAILURE, NONE, ("connect to node",),
+         r"_connect to node \S+ failed: rc = -(16|11|114)\b", blame=PEER, tier=Tier.DECISIVE),
     Rule("lustre.waiting", Kind.STORAGE, SEV3,
          ("in progress operations using this service will wait", "lustreerror", "lustre:",
           "lnet:", "lneterror"),
@@ -41,17 +43,22 @@ RULES = (
          ("libceph:", "ceph:", "beegfs", "mmfs", "gpfs", "weka", "glusterfs", "rpc: "),
          r"(libceph|ceph): [^\n]*(down|hung|socket closed|connect error|timed out|lost)|(beegfs|"
          r"weka|glusterfs|gpfs|mmfs)[^\n]*(unreachable|timed? ?out|communication error|"
-         "disconnected|lost|deadlock|expelled|failed|error)", blame=PEER, tier=Tier.HARDWARE),
+         "disconnected|lost|deadlock|expelled|expired|failed|error)",
+         blame=PEER, tier=Tier.HARDWARE),
     Rule("fs.stale", Kind.STORAGE, SEV2,
-         ("stale file handle", "estale", "[errno 116]", "stale nfs"), tier=Tier.HARDWARE),
+         ("stale file handle", "estale", "[errno 116]", "stale nfs"), blame=PEER,
+         tier=Tier.HARDWARE),
     Rule("fs.read_only", Kind.STORAGE, SEV2, ("read-only file system", "erofs", "[errno 30]"),
          tier=Tier.HARDWARE, recurs=True),
+    Rule("fs.gone", Kind.STORAGE, SEV2,
+         ("transport endpoint is not connected", "[errno 107]"), blame=PEER, tier=Tier.HARDWARE),
     Rule("fs.io", Kind.STORAGE, SEV2,
          ("input/output error", "[errno 5]", "i/o error", "输入/输出错误",
-          "eingabe-/ausgabefehler", "transport endpoint is not connected", "[errno 107]",
-          "no locks available", "[errno 37]", "software caused connection abort", "[errno 103]",
+          "eingabe-/ausgabefehler", "no locks available", "[errno 37]",
+          "software caused connection abort", "[errno 103]",
           "unable to lock file", "[errno 121]", "remote i/o error", "iostream error",
-          "file write failed", "unexpected pos", "write error", "short write"), tier=Tier.HARDWARE,
+          "file write failed", "unexpected pos", "failed writing file", "write error",
+          "short write"), tier=Tier.HARDWARE,
          unless=r"connect to |nvme\d|dev sd"),
     Rule("fs.mount", Kind.STORAGE, SEV1,
          ("check_fs_mount", "mount.nfs", "not mounted", "mount(2)", "mounting", "df command"),
@@ -76,7 +83,8 @@ RULES = (
           "error while deserializing header", "checkpoint is incomplete", "appears to be corrupt",
           "file in archive is not in a subdirectory", "archive is corrupted", "truncated file",
           "bytes were requested, but", "data loss", "dataloss",
-          "invalid magic number; corrupt file", "corrupt file", "could not read bytes"),
-         tier=Tier.HARDWARE, recurs=True),
+          "invalid magic number; corrupt file", "corrupt file", "could not read bytes",
+          "failed locating file", "weights from pytorch checkpoint file"),
+         tier=Tier.HARDWARE, recurs=True, unless="streamwriter"),
 )
 # fmt: on

@@ -29,6 +29,11 @@ RULES = (
          r"spiky loss|tensor\(nan|constraint real\(\)", tier=Tier.DECISIVE,
          unless=r"overflow[^\n]*skipping step|check_?nan|nan_to_num|no nan|"
                 "nan iterations: +0 (?!.*found nan)"),
+    Rule("straggler.measured", Kind.STRAGGLER, SEV1,
+         ("expected", "bandwidth", "slower than"),
+         r"(bw|bandwidth|gb/s|gbps|gflops|tflops)\b[^\n]*(but (measured|got|only)|below|"
+         r"less than|did not exceed|slower)|(measured|achieved|got)[^\n]{0,30}[gm]b/s[^\n]*"
+         "expected", tier=Tier.HARDWARE),
     Rule("straggler.named", Kind.STRAGGLER, SEV1, ("straggler",),
          r"straggler[^\n]*(detected|rank|node|gpu|warning|affected)|detected straggler|(rank|"
          r"node|gpu)[^\n]*(is|are) (a )?straggler", blame=PEER, tier=Tier.TIMEOUT,

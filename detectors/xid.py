@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from detectors.rules import NONE, SELF, SEV1, SEV2, UNKNOWN, Finding, Text, finding
+from detectors.rules import NONE, PEER, SELF, SEV1, SEV2, UNKNOWN, Finding, Text, blamed, finding
 from detectors.verdict import Blame, Kind, Tier
 from unicrond.model.incident import Severity
 
@@ -73,7 +73,7 @@ ROWS = (
     (32, "corrupted push buffer on its way over PCIe", APP, Kind.CUDA),
     (37, "driver firmware error", HARD, Kind.GPU_DRIVER),
     (38, "driver firmware watchdog", HARD, Kind.GPU_DRIVER),
-    (43, "a channel was stopped for a fault of its own program", APP, Kind.CUDA),
+    (43, "a channel was stopped for a fault of its own program", APP, Kind.ILLEGAL_ACCESS),
     (44, "fault during a context switch", APP, Kind.CUDA),
     (45, "channels removed after an earlier error or a kill", CLEAN, Kind.NON_FAILURE),
     (46, "the GPU stopped processing", HARD, Kind.GPU_DRIVER),
@@ -144,7 +144,9 @@ ROWS = (
 CATALOGUE = {row[0]: Xid(*row) for row in ROWS}
 LINE = re.compile(r"\bxid\b(?: errors?)?(?: ?\((?:[^()\n]{1,40})\))?[ :=#]{0,3}(\d{1,3})\b([^\n]*)")
 CAUSED_BY = re.compile(r"caused by previous xid (\d{1,3})")
-ASTRAY = re.compile(r"out of range address|mmu fault|misaligned address|invalid address space")
+ASTRAY = re.compile(r"out of range address|mmu fault|invalid address space")
+ADDRESSED = re.compile(r"\bxid \((?:pci:)?([0-9a-f:.]+)\): 31, pid='?(\d+)")
+MANY = 3  # programs that went astray on one GPU, and on no other: the GPU does it
 RECOVERY = re.compile(r"gpu reset required|node reboot required|drain p2p|drain and reset")
 
 
@@ -152,8 +154,17 @@ def find(text: Text) -> Iterator[Finding]:
     if "xid" not in text.lower:
         return
     needs_reset = _recovery_needed(text.lower)
+    several = len(set(CAUSED_BY.findall(text.lower))) > 1
     for match in LINE.finditer(text.lower):
-        yield _judge(text, match, needs_reset)
+        found = _judge(text, match, needs_reset)
+        yield blamed(found, PEER) if several and "caused by" in match[2] else found
+    if _one_gpu_for_all(text.lower):
+        yield finding(text, 0, Tier.HARDWARE, "xid.31.device", Kind.GPU_DRIVER, SEV1)
+
+
+def _one_gpu_for_all(lower: str) -> bool:
+    faults = {match.groups() for match in ADDRESSED.finditer(lower)}
+    return len(faults) >= MANY and len({gpu for gpu, _ in faults}) == 1
 
 
 def _recovery_needed(lower: str) -> bool:
@@ -172,9 +183,9 @@ def _judge(text: Text, match: re.Match[str], needs_reset: bool) -> Finding:
     xid = CATALOGUE.get(code)
     if xid is None:
         return finding(text, match.start(), Tier.SYMPTOM, f"xid.{code}", Kind.GPU_DRIVER, SEV1,
-                       UNKNOWN)  # fmt: skip
+                       SELF)  # fmt: skip
     kind, severity, blame, tier = xid.kind, SEVERITY[xid.origin], _blame(xid), TIER[xid.origin]
-    if code in (13, 43) and ASTRAY.search(text.lower):
+    if code == 13 and ASTRAY.search(text.lower):
         kind = Kind.ILLEGAL_ACCESS
     if code == 43:
         tier = Tier.SYMPTOM
@@ -190,7 +201,8 @@ def _judge(text: Text, match: re.Match[str], needs_reset: bool) -> Finding:
 
 
 def _blame(xid: Xid) -> Blame:
-    if xid.origin in (Origin.NOTICE, Origin.CLEAN_UP) or xid.code in (108, 137):
+    """What hardware put right by itself is still its own; links have two ends."""
+    if xid.kind is Kind.NON_FAILURE or xid.code in (108, 137, 154):
         return UNKNOWN
     return SELF
 

@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
+import io
 import json
-import os
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from unicrond.ctl.main import main
 
 
-def ctl(*words: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [sys.executable, "-m", "unicrond.ctl", *words],
-        input=given, capture_output=True, timeout=60, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
 
 
-def test_classify_answers_line_by_line_in_the_same_order(tmp_path: Path) -> None:
+Ctl = Callable[..., Done]
+
+
+@pytest.fixture
+def ctl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Ctl:
+    """`unicronctl` as its own process would run it: arguments, standard input, exit code."""
+
+    def run(*words: str, given: bytes = b"") -> Done:
+        monkeypatch.setattr(sys, "argv", ["unicronctl", *words])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+        with pytest.raises(SystemExit) as end:
+            main()
+        return Done(int(end.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+def test_classify_answers_line_by_line_in_the_same_order(ctl: Ctl, tmp_path: Path) -> None:
     rows = [
         {"id": "b", "source_kind": "stderr/traceback", "text": "KeyError: 'x'", "more": 1},
         {"id": 7, "source_kind": "application log", "text": "step 1 | loss 2.1"},
@@ -29,21 +45,21 @@ def test_classify_answers_line_by_line_in_the_same_order(tmp_path: Path) -> None
     file = tmp_path / "signals.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)) + "\n\n", encoding="utf-8")
     done = ctl("classify", str(file))
-    assert done.returncode == 0, done.stderr
-    first, second = map(json.loads, done.stdout.splitlines())
+    assert done.code == 0, done.err
+    first, second = map(json.loads, done.out.splitlines())
     assert list(first) == ["id", "kind", "severity", "blame", "recurs", "rule", "evidence"]
     assert (first["id"], first["kind"], first["recurs"]) == ("b", "user code bug", True)
     assert (second["id"], second["kind"], second["severity"]) == (7, "non-failure", "NONE")
 
 
-def test_classify_reads_standard_input_and_bears_broken_utf_8() -> None:
+def test_classify_reads_standard_input_and_bears_broken_utf_8(ctl: Ctl) -> None:
     line = b'{"id": 1, "source_kind": "x", "text": "\xff\xfe KeyError: \\ud800"}\n'
     done = ctl("classify", "-", given=line)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["id"] == 1
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["id"] == 1
 
 
-def test_diagnose_names_the_root() -> None:
+def test_diagnose_names_the_root(ctl: Ctl) -> None:
     incident = {
         "id": "i1",
         "ranks": [
@@ -53,8 +69,8 @@ def test_diagnose_names_the_root() -> None:
         ],
     }
     done = ctl("diagnose", given=json.dumps(incident).encode())
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
+    assert done.code == 0, done.err
+    answer = json.loads(done.out)
     assert list(answer) == [
         "id", "root_rank", "root_node", "kind", "severity", "confidence", "reason",
     ]  # fmt: skip
@@ -79,15 +95,15 @@ def test_diagnose_names_the_root() -> None:
     ],
 )
 def test_a_bad_line_ends_with_2_and_names_the_line_and_the_field(
-    command: str, line: str, words: str
+    ctl: Ctl, command: str, line: str, words: str
 ) -> None:
     done = ctl(command, given=line.encode())
-    assert done.returncode == 2
-    assert words in done.stderr.decode()
-    assert b"Traceback" not in done.stderr
+    assert done.code == 2
+    assert words in done.err
+    assert "Traceback" not in done.err
 
 
-def test_a_file_that_is_not_there_is_named() -> None:
+def test_a_file_that_is_not_there_is_named(ctl: Ctl) -> None:
     done = ctl("classify", "/nonexistent/signals.jsonl")
-    assert done.returncode == 2
-    assert b"/nonexistent/signals.jsonl" in done.stderr
+    assert done.code == 2
+    assert "/nonexistent/signals.jsonl" in done.err

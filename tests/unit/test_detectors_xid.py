@@ -58,9 +58,9 @@ def test_an_out_of_range_address_makes_a_graphics_exception_an_illegal_access() 
     assert classify("dmesg/kern.log", text).kind is Kind.ILLEGAL_ACCESS
 
 
-def test_a_code_that_nobody_documented_is_a_driver_error_of_unknown_blame() -> None:
+def test_a_code_that_nobody_documented_is_an_error_of_the_driver() -> None:
     verdict = classify("dmesg/kern.log", line(999))
-    assert (verdict.kind, verdict.blame) == (Kind.GPU_DRIVER, "unknown")
+    assert (verdict.kind, verdict.blame) == (Kind.GPU_DRIVER, "self")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Reads messages.txt, the labelled messages beside this file."""
+"""Reads the labelled messages beside this file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-FILE = Path(__file__).with_name("messages.txt")
+FOLDER = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +18,9 @@ class Message:
     text: str
 
 
-def messages() -> Iterator[Message]:
+def messages(name: str = "messages.txt") -> Iterator[Message]:
     head: list[str] = []
-    for block in FILE.read_text(encoding="utf-8").split("\n\n"):
+    for block in (FOLDER / name).read_text(encoding="utf-8").split("\n\n"):
         lines = [line for line in block.split("\n") if not line.startswith("# ")]
         if lines and lines[0].startswith("## "):
             head = [word.strip() for word in lines.pop(0)[3:].split("|")]
