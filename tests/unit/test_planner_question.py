@@ -240,4 +240,3 @@ def test_the_command_refuses_what_it_cannot_read(command: Callable[..., Result])
     assert isinstance(missing.exception, BadInput)
     assert "--what-if: cannot read /nowhere/at/all.json" in str(missing.exception)
     assert isinstance(command("--what-if", "-", input="{}").exception, BadInput)
-    assert command().exit_code == 2

@@ -10,11 +10,12 @@ from typing import Annotated
 import typer
 
 from unicrond import __version__
-from unicrond.ctl import database, incident, lists
+from unicrond.ctl import database, incident, lists, model
 from unicrond.ctl.classify import classify, diagnose
 from unicrond.ctl.client import settings_for
 from unicrond.ctl.mode import mode
 from unicrond.ctl.plan import plan
+from unicrond.ctl.reliability import reliability
 from unicrond.ctl.simulate import simulate
 from unicrond.ctl.status import status
 from unicrond.ctl.why import why
@@ -51,12 +52,13 @@ def options(
 
 COMMANDS = (
     status, lists.runs, lists.incidents, why, mode, lists.nodes, lists.allocations, lists.detectors,
-    classify, diagnose, plan, simulate,
+    classify, diagnose, plan, simulate, reliability,
 )  # fmt: skip
 for command in COMMANDS:
     app.command()(command)
 app.add_typer(database.app, name="db")
 app.add_typer(incident.app, name="incident")
+app.add_typer(model.app, name="model")
 
 
 def lab(context: typer.Context) -> None:

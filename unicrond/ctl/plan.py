@@ -1,4 +1,4 @@
-"""`unicronctl plan`: the best division of a cluster that a file describes, and the reason."""
+"""`unicronctl plan`: the best division of the cluster, or of one that a file describes, and why."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from unicrond.ctl.show import AsJson, Columns, NoHeader, Shape, how_long, print_json, show
+from unicrond.ctl.client import Client
+from unicrond.ctl.show import AsJson, Columns, NoHeader, Shape, how_long, print_json, show, when
 from unicrond.errors import BadInput
 
 RUNS: Columns = {
@@ -37,26 +38,53 @@ EVENTS: Columns = {
 
 
 def plan(
-    what_if: Annotated[Path, typer.Option("--what-if", help="JSON: docs/planner.md. - is stdin.")],
+    context: typer.Context,
+    what_if: Annotated[
+        Path | None, typer.Option("--what-if", help="JSON: docs/planner.md. - is stdin.")
+    ] = None,
     next_event: Annotated[
         bool, typer.Option("--next", help="The plan for every single next event instead.")
     ] = False,
     noheader: NoHeader = False,
     as_json: AsJson = False,
 ) -> None:
-    """The best division of a cluster that FILE describes, its alternatives and the reason."""
+    """The newest plan of unicrond, or the best division of a cluster that a file describes."""
+    shape = Shape(noheader=noheader, as_json=as_json)
+    if what_if is None:
+        _newest(context, next_event, shape)
+        return
     text = _read(what_if)  # before the slow imports: a wrong path answers at once
     from planner.answer import answer, next_answers
     from planner.question import parse
 
     question = parse(text)
-    shape = Shape(noheader=noheader, as_json=as_json)
     if next_event:
         show(next_answers(question), EVENTS, list(EVENTS), shape)
     elif as_json:
         print_json(answer(question))
     else:
         _tell(answer(question), shape)
+
+
+def _newest(context: typer.Context, next_event: bool, shape: Shape) -> None:
+    if next_event:
+        raise BadInput("--next: give the question with --what-if; `questions` of `--json` has one")
+    found = Client(context.obj).get("/plan")
+    if shape.as_json:
+        print_json(found)
+        return
+    print(f"{found['cause']}, {when(found['at'])}; observed only, sizes in nodes")
+    for name, title in (
+        ("today", "the best of what can be carried out today"),
+        ("unlimited", "the best if everything could be carried out"),
+    ):
+        print(f"\n{title}:")
+        if obstacle := found[name].get("obstacle"):
+            print(f"no plan: {obstacle}")
+        else:
+            _tell(found[name], shape)
+    for line in found["assumed"]:
+        print(f"\nassumed: {line}")
 
 
 def _read(path: Path) -> bytes:
