@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from agentworld import PROGRAM
 
 from unicrond.agent import processes
@@ -29,6 +30,9 @@ from unicrond.model.run import Assignment, Phase, Slot
 
 FACTS = Facts(("n1", "n2"), dict.fromkeys(("n1", "n2"), "127.0.0.1"), {}, 300, 2, 0)
 DEAF = ["sh", "-c", "echo deaf; exec sleep 60"]  # never opens the socket
+RUN = f"exec {PROGRAM[0]} -IS -c '{PROGRAM[-1]}'"
+WITH_CHILD = ["sh", "-c", f"setsid sleep 60 & {RUN}"]
+STUBBORN = ["sh", "-c", f"trap '' TERM; {RUN}"]
 _RUNS = itertools.count(os.getpid() * 1000)
 Story = Callable[["World"], Coroutine[None, None, None]]
 
@@ -217,14 +221,36 @@ def test_output_of_a_kept_member_is_copied_under_its_new_rank(tmp_path: Path) ->
     play(tmp_path, story)
 
 
+@pytest.mark.parametrize(
+    ("more", "phase", "told"),
+    [
+        ([], Phase.DONE, []),
+        ([Slot(1, "o2.1", "n1", 0)], Phase.RUNNING, [SignalKind.RANK_EXITED]),
+    ],
+)
+def test_a_kept_member_may_be_done_before_the_new_generation_runs(
+    tmp_path: Path, more: list[Slot], phase: Phase, told: list[SignalKind]
+) -> None:
+    async def story(world: World) -> None:
+        await world.first()
+        second = generation(2, Slot(0, "o1.1", "n1", 1), *more)
+        order = asyncio.create_task(world.order(second))  # o1.0 takes its time to end
+        await world.said("o1.1", f"in 0 {1 + len(more)} 2")
+        os.kill(world.pid("o1.1"), signal.SIGUSR1)
+        await until(lambda: "o1.1" not in world.node.ranks.running)
+        assert world.state.phase is Phase.STARTING
+        assert (await order).state is OutcomeState.DONE
+        assert (world.state.phase, [kind for kind, _ in world.told]) == (phase, told)
+
+    play(tmp_path, story, STUBBORN)
+
+
 # ---------------------------------------------------------------- stopping
 
 
 def test_stopping_an_old_generation_leaves_kept_members_and_their_children_alone(
     tmp_path: Path,
 ) -> None:
-    script = f"setsid sleep 60 & exec {PROGRAM[0]} -I -S -c '{PROGRAM[-1]}'"
-
     async def story(world: World) -> None:
         await world.first()
         await until(lambda: len(world.processes()) == 4)
@@ -236,21 +262,19 @@ def test_stopping_an_old_generation_leaves_kept_members_and_their_children_alone
         assert (await world.node.stop_ranks(2)).state is OutcomeState.DONE
         assert (world.state.phase, world.processes()) == (Phase.IDLE, [])
 
-    play(tmp_path, story, ["sh", "-c", script])
+    play(tmp_path, story, WITH_CHILD)
 
 
 def test_children_of_a_member_that_was_not_kept_are_gone_before_the_new_generation_runs(
     tmp_path: Path,
 ) -> None:
-    script = f"setsid sleep 60 & exec {PROGRAM[0]} -I -S -c '{PROGRAM[-1]}'"
-
     async def story(world: World) -> None:
         await world.first()
         await until(lambda: len(world.processes()) == 4)
         await world.order(generation(2, Slot(0, "o1.0", "n1", 0)))
         assert len(world.processes()) == 2
 
-    play(tmp_path, story, ["sh", "-c", script])
+    play(tmp_path, story, WITH_CHILD)
 
 
 # ---------------------------------------------------------------- refusing

@@ -140,6 +140,17 @@ def test_a_younger_generation_is_not_touched(mark: str, tmp_path: Path) -> None:
     play(mark, story)
 
 
+def test_a_rank_that_was_told_to_end_counts_as_running_no_more(mark: str, tmp_path: Path) -> None:
+    async def story(ranks: Ranks, exits: list[RankExit]) -> None:
+        ranks.start([launch(mark, tmp_path, "sleep 60")])
+        assert list(ranks.running) == ["o.0"]
+        ranks.kill(GENERATION)
+        assert not ranks.running and not exits
+        await until(lambda: exits)
+
+    play(mark, story)
+
+
 def test_ranks_of_an_agent_before_this_one_are_found_and_ended(mark: str, tmp_path: Path) -> None:
     left = launch(mark, tmp_path, "")
     with subprocess.Popen(["sleep", "60"], env=dict(left.environment)) as process:

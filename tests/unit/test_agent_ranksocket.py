@@ -159,6 +159,10 @@ def test_a_kept_member_goes_over_to_the_new_generations_store(tmp_path: Path) ->
         }
         assert (await new.hear())["verb"] == "stop"
         rank.say("progress", iteration=7)  # under way when the old generation ended
+        reporter = await world.rank()
+        reporter.say("exception", text="Connection reset", where="in flight")
+        await reporter.ask("get", key="k")
+        assert world.exceptions == []
         assert "generation 3 is over" in (await rank.ask("set", key="k", value="b2xk"))["error"]
         assert (await rank.ask("hello", member="o.5", regroups=True))["generation"] == 4
         assert (await rank.ask("get", key="k"))["value"] is None
@@ -166,6 +170,9 @@ def test_a_kept_member_goes_over_to_the_new_generations_store(tmp_path: Path) ->
         await rank.ask("set", key="k", value="bmV3")
         assert (await (await world.rank()).ask("get", key="k"))["value"] == "bmV3"
         assert world.progress == [(3, 7), (4, 8)]
+        reporter.say("exception", text="Traceback ...", where="in flight")
+        await reporter.ask("get", key="k")
+        assert world.exceptions == [("o.5", "Traceback ...", True)]
 
     play(tmp_path / "s", story)
 

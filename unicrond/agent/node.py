@@ -127,10 +127,9 @@ class Node:
             return orders.refused(why)
         place = self._place(master_node, port)
         self.ranks.keep(kept, new.generation)
-        self._rank_socket.begin(
-            new.generation, {slot.member: told(new, slot, place) for slot in kept}
-        )
         self._inside.begin(new.generation, kept)
+        places = {slot.member: place_in(new, slot, place) for slot in kept}
+        self._rank_socket.begin(new.generation, places)
         self._begin(new, mine)
         return await self._launch(new, fresh, place)
 
@@ -243,9 +242,7 @@ class Node:
     def place_of(self, member: str) -> tuple[Slot, int] | None:
         """Slot and world size of a member of this generation that runs here."""
         slot, assignment = self.ranks.running.get(member), self.state.assignment
-        if slot is None or assignment is None or slot not in assignment.slots:
-            return None
-        return slot, assignment.world_size
+        return (slot, assignment.world_size) if slot and assignment else None
 
     def lose_lease(self, reason: str) -> None:
         """The run may go on without this node: its ranks end now."""
@@ -298,7 +295,7 @@ class Node:
         self._changed()
 
 
-def told(new: Assignment, slot: Slot, place: Place) -> Body:
+def place_in(new: Assignment, slot: Slot, place: Place) -> Body:
     """What a member that is kept must know of its new generation."""
     return {
         "rank": slot.rank,

@@ -149,8 +149,7 @@ class RankSocket:
             elif body["type"] == "progress":
                 self._progress(session.store.generation, fields.integer(body, "iteration"))
             elif body["type"] == "exception":
-                in_flight = fields.text(body, "where", 100) != "raised"
-                self._exception(session.member, fields.text(body, "text", LINE_BYTES), in_flight)
+                self._take_exception(session.member, body)
             else:
                 reply = await self._answer(session.store, body)
                 _say(writer, {"type": "reply", "id": body.get("id"), **reply})
@@ -169,6 +168,14 @@ class RankSocket:
         if session.store.revoked:
             _order(writer, "stay", session.store.generation)
         return session
+
+    def _take_exception(self, member: str, body: Body) -> None:
+        """What a kept member raises as it leaves its generation is no failure of the new one."""
+        in_flight = fields.text(body, "where", 100) != "raised"
+        text = fields.text(body, "text", LINE_BYTES)
+        sessions = [session for session in self._sessions.values() if session.member == member]
+        if all(session.store is self._store for session in sessions):
+            self._exception(member, text, in_flight)
 
     async def _answer(self, store: Store, body: Body) -> Body:
         try:
