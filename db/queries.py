@@ -311,4 +311,5 @@ def _behind(entry: JournalEntry, decisions: Iterable[Decision]) -> Decision | No
     if entry.kind != "decision":
         return None
     told = (entry.incident_id or NO_INCIDENT, entry.at)
-    return next((d for d in decisions if (d.incident_id, d.at) == told), None)
+    there = [d for d in decisions if (d.incident_id, d.at) == told]  # the planner's among them
+    return next((d for d in there if d.reason in entry.text), there[0] if there else None)

@@ -1,0 +1,159 @@
+"""The planner beside the real core on a simulated cluster: it learns, and foresees each heal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from world import World
+
+from db.codec import dumps, loads
+from db.knowledge import Knowledge, Learned
+from db.queries import Queries
+from db.store import SqlStore, open_store
+from unicrond.model.run import RunState
+from unicrond.planning.client import recorded
+from unicrond.planning.learning import Learning
+from unicrond.planning.triggers import Cause, Triggers
+from unicrond.planning.windows import Windows
+from unicrond.planning.words import Ask, Reply
+
+
+class Beside:
+    """What the daemon does after each turn, with the worker in this process."""
+
+    def __init__(self, store: SqlStore, queries: Queries) -> None:
+        self._store, self._learning = store, Learning(queries)
+        self._windows, self._triggers = Windows(), Triggers()
+        self.plans: list[tuple[Cause, dict[str, Any]]] = []
+        self._learn_due = 0.0
+
+    def __call__(self, world: World) -> None:
+        state = world.core.state
+        self._windows.look(state.live_runs())
+        triggers = tuple(self._triggers.look(state))
+        if not triggers and world.clock.at < self._learn_due:
+            return
+        self._learn_due = world.clock.at + 60
+        self._store.learn(Knowledge(observations=self._windows.fetch()))
+        ask = loads(Ask, dumps(Ask(world.clock.at, triggers)))
+        reply = loads(Reply, dumps(self._learning.answer(ask)))
+        learned = tuple(Learned(f.kind, f.subject, world.clock.at, f.doc) for f in reply.facts)
+        known = Knowledge(learned=learned)
+        if reply.plan is not None:
+            known = recorded(reply.plan, triggers, learned, world.clock.at)
+            self.plans += [(t.cause, json.loads(reply.plan.doc)) for t in triggers]
+        self._store.learn(known)
+
+    def last(self, cause: Cause) -> dict[str, Any]:
+        return [doc for of, doc in self.plans if of is cause][-1]
+
+
+def sizes(found: dict[str, Any]) -> dict[int, int]:
+    return {run["id"]: run["size"] for run in found["runs"]}
+
+
+@pytest.fixture
+def queries(tmp_path: Path) -> Iterator[Queries]:
+    with closing(Queries(f"sqlite:///{tmp_path}/unicron.db")) as queries:
+        yield queries
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with closing(open_store(f"sqlite:///{tmp_path}/unicron.db")) as store:
+        world = World(store=store)
+        world.nodes(6)
+        yield world
+
+
+def beside(world: World, queries: Queries) -> Beside:
+    assert isinstance(world.store, SqlStore)
+    found = Beside(world.store, queries)
+    world.checks.append(found)
+    return found
+
+
+def size(world: World, job: int) -> int:
+    assignment = world.run(job).assignment
+    return len(assignment.nodes) if assignment else 0
+
+
+def all_run(world: World, *jobs: int) -> None:
+    world.until(lambda: all(j in world.core.state.runs for j in jobs))
+    world.until(lambda: all(world.run(j).state is RunState.RUNNING for j in jobs))
+
+
+def test_what_is_proposed_today_is_what_the_heal_then_does(world: World, queries: Queries) -> None:
+    planner = beside(world, queries)
+    shrinking, rigid = world.submit(3, min_nodes=1), world.submit(2)
+    all_run(world, shrinking, rigid)
+    assert sizes(planner.last(Cause.RUN_STARTED)["today"]) == {shrinking: 3, rigid: 2}
+    world.pass_seconds(100)
+    world.cut(world.run(shrinking).nodes[1])
+    world.until(lambda: size(world, shrinking) == 2)
+    plan = planner.last(Cause.SEV1)
+    assert sizes(plan["today"]) == {shrinking: 2, rigid: 2}
+    assert sizes(plan["unlimited"]) == {shrinking: 3, rigid: 2}  # the sixth node is free
+    all_run(world, shrinking)
+    world.cut(world.run(rigid).nodes[1])
+    world.until(lambda: world.run(rigid).state is RunState.REQUEUED)
+    assert sizes(planner.last(Cause.SEV1)["today"])[rigid] == 0
+
+
+def test_each_plan_is_told_in_the_story_beside_the_heal(world: World, queries: Queries) -> None:
+    beside(world, queries)
+    job = world.submit(3, min_nodes=1)
+    all_run(world, job)
+    world.cut(world.run(job).nodes[1])
+    world.until(lambda: size(world, job) == 2)
+    told = [line for line in queries.story_of_run(job).items if line.entry.kind == "decision"]
+    planned = [line for line in told if line.entry.text.startswith("planner, ")]
+    first, second = (line.entry for line in planned[:2])
+    assert first.text.startswith(f"planner, run {job} started: every run keeps what it has")
+    assert "not heard for" in second.text and f"run {job} shrinks from 3 to 2 nodes" in second.text
+    for line in planned:
+        assert line.decision is not None and not line.decision.acts
+        assert [a.name for a in line.decision.alternatives][-1] == "unlimited"
+    heal = next(line for line in told if line not in planned)
+    assert heal.decision is not None and heal.decision.acts
+
+
+def test_iterations_failures_and_changes_are_learned(world: World, queries: Queries) -> None:
+    beside(world, queries)
+    job = world.submit(3, min_nodes=1)
+    all_run(world, job)
+    world.pass_seconds(100)
+    lost = world.run(job).nodes[1]
+    world.cut(lost)
+    world.until(lambda: size(world, job) == 2)
+    all_run(world, job)
+    world.pass_seconds(800)
+    model = queries.learned("throughput", str(job))
+    measured = {m["workers"]: m["seconds"] for m in model["measured"]}
+    assert measured == {3: pytest.approx(1.0, rel=0.05), 2: pytest.approx(1.0, rel=0.05)}
+    found = queries.learned("reliability", "cluster")
+    assert [node["node"] for node in found["nodes"]] == [lost]
+    shrink = next(t for t in found["transitions"] if t["kind"] == "shrink")
+    assert shrink["seen"] == 1
+
+
+def test_a_node_that_returns_and_a_run_that_ends_call_for_a_plan(
+    world: World, queries: Queries
+) -> None:
+    planner = beside(world, queries)
+    job, other = world.submit(2, min_nodes=1), world.submit(2)
+    all_run(world, job, other)
+    world.slurm.end(other, 0)
+    world.until(lambda: other not in {run.run_id for run in world.core.state.live_runs()})
+    world.pass_seconds(1)
+    assert sizes(planner.last(Cause.RUN_ENDED)["today"]) == {job: 2}
+    world.slurm.cut("n6")
+    world.pass_seconds(400)
+    world.slurm.restore("n6")
+    world.pass_seconds(10)
+    assert Cause.NODE_RETURNED in {cause for cause, _ in planner.plans}
