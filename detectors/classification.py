@@ -35,6 +35,7 @@ from detectors.rules import NONE, PEER, SEV2, UNKNOWN, Finding, Text, apply, bla
 from detectors.verdict import HARMLESS, Kind, Tier, Verdict
 
 # Of a file system these are its fault.
+PROGRAMS = ("config.", "python.", "torch.", "compile.")  # of no meaning in a kernel's log
 FILE_RULES = ("config.file", "net.timeout", "python.other", "unknown")
 # Who hears of a lost peer after its own last step has lost nothing.
 FINISHED = re.compile(r"\b(\d+)(?:it)?/\1(?:it)?\b[^\n]*(?:loss|rate|elapsed|it/s|\[)")
@@ -62,7 +63,8 @@ HINT = re.compile(
     r"traceback \(most recent|\w(?:error|exception|failure)\b *(?::|$)|\bcore dumped\b|"
     r"^\W*[ef]\d{4} \d\d:|\[[ef]\d{3,4} \d\d:|(?:^|: |\] ?)(?:error|fatal|critical|panic)\b|"
     r"(?:unknown|application|unhandled|uncaught)[\w ]* exception|"
-    r"[\[|( ](?:error|fatal|critical)[\])|: ]|\bhas failed\b|\bfailed (?:to|with|:)|failure:|"
+    r"[\[|( ](?:error|fatal|critical)[\])|: ]|\bhas failed\b|\bfailed (?:to|with|because|due|:)|"
+    r"failed, ret|failure:|"
     r"\baborted\b"
 )
 KERNEL_HINT = re.compile(r"\bfatal\b|\bpanic\b|\bcritical\b|device (?:heartbeat )?(?:lost|hang)")
@@ -88,6 +90,8 @@ def judge(source_kind: str, text: str) -> Finding | None:
     findings = list(apply(RULES, seen))
     for find in FINDERS:
         findings.extend(find(seen))
+    if "dmesg" in source_kind:
+        findings = [one for one in findings if not one.verdict.rule.startswith(PROGRAMS)]
     found = min(findings, key=lambda one: (-one.tier, one.position), default=None) or _hint(seen)
     return None if found is None else _in_company(found, seen)
 

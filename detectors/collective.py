@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from detectors.rules import (
     PEER,
     SELF,
+    SEV1,
     SEV2,
     SEV3,
     UNKNOWN,
@@ -66,13 +67,24 @@ RULES = (
     Rule("collective.queue", Kind.HANG, SEV2,
          ("no available block found", "tensors were submitted to be reduced", "stalled ranks",
           "stalled ops"), blame=PEER, tier=TIMEOUT),
+    Rule("node.dead", Kind.LOST, SEV1,
+         ("node it was running on is dead", "node has crashed", "its node has died"),
+         blame=PEER, tier=Tier.PROCESS),
+    Rule("ras.missing", Kind.LOST, SEV2, ("missing communicator data", "the missing rank"),
+         blame=PEER, tier=VICTIM),
+    Rule("ras.behind", Kind.HANG, SEV2,
+         ("operation counts", "not all ranks joining", "culprit rank"),
+         r"different \w+ operation counts|not all ranks joining|culprit rank", blame=PEER,
+         tier=TIMEOUT),
     Rule("collective.mismatch", Kind.USER_BUG, SEV2,
          ("detected mismatch between collectives", "collective mismatch",
           "rank is running collective", "expected to have finished reduction", "ready only once",
           "process group has not been initialized", "process group is not initialized",
           "no backend type associated", "joined but didn't finish", "but got different",
-          "shapes are not the same across", "inconsistent tensor"),
-         "mismatch between collectives|collective mismatch|expected to have finished|"
+          "shapes are not the same across", "inconsistent tensor", "size_or_syntax_mismatch",
+          "collective_type_mismatch"),
+         "mismatch between collectives|(syntax|type)_mismatch|collective mismatch|"
+         "expected to have finished|"
          "ready only once|process group (has|is) not (been )?initialized|no backend type|"
          "across (all )?ranks", recurs=True, unless="watchdog caught"),
     Rule("store.lost", Kind.LOST, SEV2,
@@ -83,9 +95,10 @@ RULES = (
           "distnetworkerror", "store is closed", "the connection to the c10d store has failed",
           "pair was closed", "peer closed", "failed to get exception from", "leader task",
           "another task died", "has been marked dead because", "coordination service",
-          "barriererror", "unhealthy task",
+          "barriererror", "unhealthy task", "horovod has been shut",
           "deadline_exceeded: barrier"),
-         "should dump|dump flag|got 0 bytes|sendbytes failed|recv(vector|value) failed|"
+         "should dump|horovod has been shut down|dump flag|got 0 bytes|sendbytes failed|"
+         "recv(vector|value) failed|"
          "rendezvous(closed|connection|gracefulexit)error|rendezvous is closed|"
          "server has shut down|marked dead because|diststoreerror: (?!timed)|"
          "distnetworkerror: (?!.*(failed to (listen|bind)|timed out))|c10d store has failed|"

@@ -83,12 +83,11 @@ def find_codes(text: Text) -> Iterator[Finding]:
     """A launcher's table: the first code that is no clean-up speaks."""
     if not any(word in text.lower for word in ("exit", "signal", "status=", "return code")):
         return
-    for match in CODE.finditer(text.lower):
-        number = _signal(match)
-        if number:
-            kind, blame = _printed(number)
-            tier = Tier.HINT if number == SIGTERM else SUMMARY
-            yield finding(text, match.start(), tier, f"exit.{_name(number)}", kind, SEV2, blame)
+    ends = [(match.start(), _signal(match)) for match in CODE.finditer(text.lower)]
+    deaths = [(at, number) for at, number in ends if number]
+    for at, number in [one for one in deaths if one[1] != SIGTERM] or deaths:
+        kind, blame = _printed(number)
+        yield finding(text, at, SUMMARY, f"exit.{_name(number)}", kind, SEV2, blame)
 
 
 def _signal(match: re.Match[str]) -> int:

@@ -46,9 +46,10 @@ RULES = (
           "count changed for node"),
          r"lower than configured|count mismatch|\d gpus found, \d+ expected|"
          r"gres/gpu[^\n]*count changed for node", tier=HARD),
+    Rule("gpu.no_config", Kind.GPU_LOST, SEV1, ("(rev ff)",), r"nvidia[^\n]*\(rev ff\)", tier=HARD),
     Rule("gpu.mismatch", Kind.DRIVER_MISMATCH, SEV1, MISMATCH, tier=HARD),
     Rule("gpu.driver", Kind.GPU_DRIVER, SEV1,
-         ("rminitadapter failed", "rm_init_adapter", "rminitadapter", "kgsprpc", "gsp rpc",
+         ("rminitadapter failed", "rm_init_adapter failed", "kgsprpc", "gsp rpc",
           "rpc from gsp", "gsp task", "gsp-rm", "gsp heartbeat", "gsp firmware",
           "couldn't communicate with the nvidia driver", "failed to initialize nvml: unknown",
           "failed to initialize nvml: driver not loaded", "nvml: driver not loaded",

@@ -33,6 +33,8 @@ HARMLESS = re.compile(
             r"unable to resolve hostname to a \(local\)|pmix[^\n]*gds|leaked semaphore|"
             r"sys\.excepthook is missing|journal corrupted or uncleanly|file exists$",
             r"tokenizers: the current process just got forked",
+            r"wandb: error dropped|^rm: cannot remove|failed: not supported$|"
+            r"unable to remove step memory|detected 0 oom|cqn \S+ recovered|"
             r"unable to register cu\w+ factory|computation placer already registered|"
             r"could not load dynamic library|tf-trt warning|could not find tensorrt|"
             r"this tensorflow binary is optimized|cuda drivers on your machine, gpu will not",
@@ -60,7 +62,7 @@ HARMLESS = re.compile(
             r"done with job|bypassing signal",
             r"exit(?:ed)? ?(?:with )?(?:exit )?(?:code|status):? 0\b(?!x)|exitcode *: 0\b|"
             r"completed +0:0|completed successfully",
-            r"(?<![\w.])(?:0|no|zero) (?:errors?|failures?|failed|warnings?|oom)\b|"
+            r"(?<![\w.])(?:0|no|zero) (?:\w+ )?(?:errors|failures|failed|warnings?|oom)\b|"
             r"\b(?:errors?|failures?|failed) ?[:=] ?0(?:\.0+)?\b(?! in )",
             # the kernel's ordinary life
             r"masking unsupported request error|nvidia-nvswitch\d*: (?:open|probing|using)|"

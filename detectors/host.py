@@ -50,7 +50,8 @@ RULES = (
           "detected stalls on", "unable to handle kernel", "null pointer dereference",
           "kernel bug at", "rcu_sched kthread starved", "unable to handle page fault", "oops:",
           "nmi watchdog: watchdog detected", "not syncing", "scheduling while atomic",
-          "bad page state", "watchdog: bug", "kernel oops", "rcu_preempt detected"), tier=HARD,
+          "bad page state", "watchdog: bug", "workqueue lockup", "kernel oops",
+          "rcu_preempt detected"), tier=HARD,
          unless=r"kernel\.(panic|hung)\w* *="),
     Rule("kernel.gpf", Kind.LOCKUP, SEV1, ("general protection fault",),
          r"(?<!traps: )\bgeneral protection fault[:,]", tier=HARD,
@@ -74,7 +75,7 @@ RULES = (
          r"ext4-fs error|xfs \([^)]*\): [^\n]*(i/o error|corruption|shutting down|"
          r"shutdown|error -\d|internal error)|hostbyte=did_(?!ok)|device offlined|"
          r"btrfs[^\n]*error|(buffer |critical |metadata )?i/o error[, ][^\n]*(dev|sector)|"
-         r"nvme nvme\d+: [^\n]*(timeout|controller is down|removing after|aborting|"
+         r"nvme nvme\d+: [^\n]*(timeout(?! set)|controller is down|removing after|aborting|"
          "reset failure)|critical (medium|target) error|jbd2: error|aborting journal|"
          r"ata\d[^\n]*failed command|nvme\d+n\d+: i/o cmd[^\n]*i/o error|"
          r"md/raid[^\n]*(disk failure|failed)|superblock write|remounting filesystem read-only|"

@@ -36,7 +36,8 @@ RULES = (
          "without a matching|symmetric registration check failed|mismatchs with nccl device|"
          "has already checked in|mismatch in info from procs)", recurs=True),
     Rule("nccl.protocol", Kind.SOFTWARE, SEV2, ("nccl warn",),
-         r"nccl warn[^\n]*(wrong (type|magic|size)|corrupted comm|internal error|"
+         r"nccl warn[^\n]*(wrong (type|magic|size)|while attaching to shared memory segment|"
+         r"corrupted comm|internal error|"
          "unknown message type|mismatched response)", tier=SYMPTOM),
     Rule("nccl.invalid", Kind.CONFIGURATION, SEV2,
          ("nccl error", "ncclinvalidargument", "ncclinvalidusage"),

@@ -21,11 +21,13 @@ RULES = (
           "undefined symbol", "glibc_", "glibcxx_", "importerror", "command not found",
           "dll load failed", "pkg_resources", "versionconflict", "version conflict",
           "incompatible version", "does not match the version torch was compiled with",
-          "only supports ampere", "does not appear to have a file"),
+          "only supports ampere", "does not appear to have a file", "ninja is required",
+          "mismatches the version that was used"),
          "modulenotfounderror|no module named|cannot open shared object|undefined symbol|"
          "version .?glibc(xx)?_|importerror: |command not found|dll load failed|versionconflict|"
          "incompatible version|version torch was compiled with|only supports ampere|"
-         "does not appear to have a file", recurs=True),
+         "does not appear to have a file|ninja is required|mismatches the version that was",
+         recurs=True),
     Rule("config.file", Kind.CONFIGURATION, SEV2,
          ("filenotfounderror", "no such file or directory", "notadirectoryerror",
           "isadirectoryerror", "can't open file", "cannot open file", "does not exist",
@@ -34,7 +36,8 @@ RULES = (
          r"filenotfounderror|^[^\n]*(error|cannot|can't|fatal|python3?\S*:|execve|"
          r"failed)[^\n]*(no such file|does not exist|not found)|notadirectoryerror|"
          "isadirectoryerror|can.?t open file|fileexistserror|repositorynotfound|没有那个文件或目录|"
-         r"(repo|entry)\w*notfounderror|is not a local folder", recurs=True),
+         r"(repo|entry)\w*notfounderror|is not a local folder", recurs=True,
+         unless="nccl warn"),
     Rule("config.permission", Kind.CONFIGURATION, SEV2,
          ("permissionerror", "permission denied", "[errno 13]", "operation not permitted",
           "unauthorized for url", "gatedrepoerror", "401 client error", "403 client error",

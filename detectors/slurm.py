@@ -70,11 +70,11 @@ RULES = (
           "not responding, setting down", "are still not ready", "setting down",
           "unexpectedly rebooted", "not responding", "missing from batch node",
           "lost communication", "resumetimeout", "wrong with the boot", "node_down",
-          "powered down unexpectedly", "down*"),
+          "powered down unexpectedly", "down*", "fail*"),
          "node failure on|due to (node failure|failure of node)|on failed node|setting down|"
          r"still not ready|unexpectedly rebooted|nodes? \S+ not responding|"
          "missing from batch node|lost communication with|resumetimeout|boot of the nodes|"
-         r"reason=not responding|state=down\S*not_responding|\bdown\*|not responding *(root|"
+         r"reason=not responding|state=down\S*not_responding|\b(down|fail)\*|not responding *(root|"
          "slurm)", blame=PEER, tier=DECISIVE, unless=r"nfs: server|node_fail\b"),
     Rule("slurm.kill_failed", Kind.HANG, SEV1,
          ("kill task failed", "not ending with signals", "unkillable", "killtaskfailed"),
@@ -113,11 +113,14 @@ RULES = (
           "unable to allocate resources", "batch job submission failed",
           "more processors requested", "execve()", "couldn't chdir", "invalid --",
           "memory specification can not", "invalid generic resource", "job violates",
-          "invalid user id", "requested partition configuration", "unable to create step"),
+          "invalid user id", "requested partition configuration", "unable to create step",
+          "couldn't start container", "failed to import docker image", "container start failed"),
          "requested (node|partition) configuration|invalid (account|partition|qos|generic|user)|"
          "unable to allocate resources: (?!.*(contact|timed out|connect))|"
          r"submission failed: (?!.*(contact|timed out|connect))|more processors|execve\(\)|"
-         "couldn't chdir|memory specification|job violates|unable to create step", recurs=True),
+         "couldn't chdir|memory specification|job violates|unable to create step|"
+         "couldn't start container|failed to import docker|container start failed",
+         recurs=True),
     Rule("slurm.controller.away", Kind.REFUSED, SEV3,
          ("slurm controller (connect failure", "controller (shutdown", "controller (receive"),
          blame=PEER, tier=Tier.PROCESS),

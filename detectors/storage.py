@@ -37,6 +37,7 @@ RULES = (
          ("in progress operations using this service will wait", "lustreerror", "lustre:",
           "lnet:", "lneterror"),
          r"will wait for recovery|lustreerror:|lneterror:|lustre: [^\n]*(timed out|was lost|"
+         r"network error|"
          r"slow reply|unable to|not available)|lnet: [^\n]*(timed out|timeout|error)",
          blame=PEER, tier=Tier.HARDWARE, unless="evicted"),
     Rule("fs.server", Kind.STORAGE, SEV3,
@@ -57,7 +58,8 @@ RULES = (
           "eingabe-/ausgabefehler", "no locks available", "[errno 37]",
           "software caused connection abort", "[errno 103]",
           "unable to lock file", "[errno 121]", "remote i/o error", "iostream error",
-          "file write failed", "unexpected pos", "failed writing file", "write error",
+          "file write failed", "unexpected pos", "pytorchfilewriter", "failed writing file",
+          "write error",
           "short write"), tier=Tier.HARDWARE,
          unless=r"connect to |nvme\d|dev sd"),
     Rule("fs.mount", Kind.STORAGE, SEV1,

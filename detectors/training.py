@@ -6,6 +6,7 @@ May touch: this package's nouns and rules.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 
 from detectors.rules import PEER, SEV1, SEV2, UNKNOWN, Finding, Rule, Text, finding
@@ -45,9 +46,10 @@ NAN_VALUE = re.compile(
     r"(?:loss|grad[_ ]?norm|perplexity|ppl)[\w/ ]{0,20}['\"]?(?:\s*[:=|]\s*| )"
     r"(?:tensor\()?['\"]?(nan|-?inf)\b"
 )
-LOSS = re.compile(r"\bloss['\"]?\s*[:=]\s*(?:tensor\()?([+-]?\d+\.?\d*(?:e[+-]?\d+)?)")
+LOSS = re.compile(
+    r"(\w*)[ _/.-]?\bloss['\"]?\s*[:=]?\s*(?:tensor\()?([+-]?\d+\.?\d*(?:e[+-]?\d+)?)"
+)
 JUMP = 1.5  # times the best loss so far
-LEAST = 3  # values before we speak of a jump
 
 
 def find_nan_value(text: Text) -> Iterator[Finding]:
@@ -62,9 +64,10 @@ def find_spike(text: Text) -> Iterator[Finding]:
     """Losses that rose and stayed up: a roll-back is due although nothing crashed."""
     if "loss" not in text.whole or "\n" not in text.whole:
         return
-    losses = [float(match[1]) for match in LOSS.finditer(text.whole)]
-    if len(losses) < LEAST:
-        return
-    best = min(losses[:-2])
-    if best > 0 and min(losses[-2:]) > JUMP * best:
-        yield finding(text, 0, Tier.TIMEOUT, "loss.spike", Kind.NAN, SEV2, UNKNOWN)
+    series = defaultdict[str, list[float]](list)  # of train and evaluation, each its own
+    for match in LOSS.finditer(text.whole):
+        series[match[1]].append(float(match[2]))
+    for losses in series.values():
+        best = min(losses[:-2], default=0.0)
+        if best > 0 and min(losses[-2:]) > JUMP * best:
+            yield finding(text, 0, Tier.TIMEOUT, "loss.spike", Kind.NAN, SEV2, UNKNOWN)

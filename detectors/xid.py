@@ -195,6 +195,7 @@ def _judge(text: Text, match: re.Match[str], needs_reset: bool) -> Finding:
         tier, kind = (Tier.SYMPTOM, kind) if needs_reset else (tier, Kind.NON_FAILURE)
     if needs_reset and xid.origin is not Origin.CLEAN_UP:
         severity, blame = SEV1, SELF
+        kind = Kind.GPU_DRIVER if xid.origin is Origin.APPLICATION else kind
     if xid.kind is Kind.ROW_REMAP:
         tier = Tier.SYMPTOM
     return finding(text, match.start(), tier, f"xid.{code}", kind, severity, blame)

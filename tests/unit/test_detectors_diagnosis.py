@@ -147,6 +147,12 @@ def test_a_peer_on_its_own_node_is_a_rank_s_own_proxy() -> None:
     assert (root.root_rank, root.kind) == (93, Kind.GPU_OOM)
 
 
+def test_the_idle_gpu_among_gpus_that_spin_at_low_power_is_the_root() -> None:
+    row = "| N/A   30C    P0    %dW / 400W |  15995MiB / 81920MiB |    %3d%%      Default |"
+    reports = [Report(rank, "n6", row % (87, 100)) for rank in (1, 2, 3)]
+    assert diagnose([*reports, Report(0, "n6", row % (68, 0))]).root_rank == 0
+
+
 def test_victims_alone_decide_little() -> None:
     root = diagnose([Report(rank, f"n{rank}", timed_out(3)) for rank in range(4)])
     assert root.root_rank is None

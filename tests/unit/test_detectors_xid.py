@@ -27,6 +27,14 @@ def test_the_applications_own_faults_never_take_a_node_out(code: int) -> None:
     assert classify("dmesg/kern.log", line(code)).severity is Severity.SEV2
 
 
+def test_many_programs_astray_on_one_gpu_alone_condemn_the_gpu() -> None:
+    fault = "NVRM: Xid (PCI:0000:%s:00): 31, pid=%d, Ch 00000008, MMU Fault: faulted @ 0x7fd7"
+    one = "\n".join(fault % ("db", pid) for pid in (1, 2, 3))
+    assert classify("dmesg/kern.log", one).severity is Severity.SEV1
+    several = "\n".join(fault % (f"a{pid}", pid) for pid in (1, 2, 3))
+    assert classify("dmesg/kern.log", several).severity is Severity.SEV2
+
+
 def test_clean_up_after_a_kill_is_no_failure_and_after_another_xid_is_that_xid() -> None:
     assert not classify("dmesg/kern.log", line(45)).is_failure
     after = classify("dmesg/kern.log", line(45, "pid=1, Ch 1 caused by previous Xid 149"))
