@@ -3,10 +3,14 @@
 SQLite: WAL, so that readers never hold up the loop, and synchronous=FULL, so that an intent which
 was saved survives a power loss and not only a SIGKILL: the action that follows must not be unknown
 to the daemon that comes after. It costs one fsync a save, of which there are a few a second.
+
+A server: each wait has a limit, since the loop waits with it: for a connection, a statement, a
+lock, and for a host that is gone. An upgrade's statements may take longer.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,14 +23,18 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlch
 from unicrond.errors import BadInput, StoreUnavailable
 
 BUSY_TIMEOUT_SECONDS = 2.0
+CONNECT_TIMEOUT_SECONDS = 3
+STATEMENT_TIMEOUT_SECONDS = 5.0
+UPGRADE_TIMEOUT_SECONDS = 3600.0
 DIALECTS = ("sqlite", "postgresql", "mysql", "mariadb")
+_DRIVERS = {"postgresql": "psycopg", "mysql": "pymysql", "mariadb": "pymysql"}
 
 
-def writing_engine(url: str) -> Engine:
-    """For the loop and for migrations. Connects when first used."""
+def writing_engine(url: str, *, upgrade: bool = False) -> Engine:
+    """For the loop and for upgrades. Connects when first used."""
     parsed = _parse(url)
     if parsed.get_backend_name() != "sqlite":
-        return _create(parsed, pool_pre_ping=True)
+        return _of_server(parsed, UPGRADE_TIMEOUT_SECONDS if upgrade else STATEMENT_TIMEOUT_SECONDS)
     engine = _create(parsed, connect_args={"timeout": BUSY_TIMEOUT_SECONDS})
     event.listen(engine, "connect", _prepare_writer)
     event.listen(engine, "begin", _begin_writing)
@@ -37,7 +45,7 @@ def reading_engine(url: str) -> Engine:
     """For the API: cannot write, and never creates a database."""
     parsed = _parse(url)
     if parsed.get_backend_name() != "sqlite":
-        return _create(parsed, pool_pre_ping=True)
+        return _of_server(parsed, STATEMENT_TIMEOUT_SECONDS, read_only=True)
     parsed = parsed.set(database=f"file:{parsed.database}").update_query_dict(
         {"mode": "ro", "uri": "true"}
     )
@@ -62,6 +70,42 @@ def _parse(url: str) -> URL:
             "sqlite:////var/lib/unicron/unicron.db"
         )
     return parsed
+
+
+def _of_server(url: URL, statement_seconds: float, *, read_only: bool = False) -> Engine:
+    backend = url.get_backend_name()
+    if "+" not in url.drivername:
+        url = url.set(drivername=f"{backend}+{_DRIVERS[backend]}")
+    arguments = _of_postgresql if backend == "postgresql" else _of_mariadb
+    ours = arguments(statement_seconds, read_only)
+    # what the URL says itself is meant
+    own = {name: value for name, value in ours.items() if name not in url.query}
+    return _create(url, connect_args=own, pool_pre_ping=True)
+
+
+def _of_postgresql(statement_seconds: float, read_only: bool) -> dict[str, object]:
+    milliseconds = round(statement_seconds * 1000)
+    return {
+        "client_encoding": "utf8",
+        "connect_timeout": CONNECT_TIMEOUT_SECONDS,
+        "options": f"-c statement_timeout={milliseconds} -c lock_timeout={milliseconds} "
+        f"-c default_transaction_read_only={read_only}",
+        "tcp_user_timeout": round(STATEMENT_TIMEOUT_SECONDS * 1000),
+        "keepalives_idle": 2,
+        "keepalives_interval": 1,
+        "keepalives_count": 3,
+    }
+
+
+def _of_mariadb(statement_seconds: float, read_only: bool) -> dict[str, object]:
+    """A lock is waited for a little less long than an answer: else the connection is given up."""
+    lock = f"SET SESSION innodb_lock_wait_timeout={math.ceil(statement_seconds)}"
+    return {
+        "connect_timeout": CONNECT_TIMEOUT_SECONDS,
+        "read_timeout": statement_seconds + 1,
+        "write_timeout": statement_seconds + 1,
+        "init_command": "SET SESSION TRANSACTION READ ONLY" if read_only else lock,
+    }
 
 
 def _create(url: URL, **options: Any) -> Engine:

@@ -19,6 +19,8 @@ from db.schema import REVISIONS
 from unicrond.errors import BadInput
 
 HEAD = REVISIONS[-1]
+_CREATE_POSTGRESQL = "CREATE DATABASE unicron TEMPLATE template0 ENCODING 'UTF8'"
+_CREATE_MARIADB = "CREATE DATABASE unicron CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
 
 
 def ensure_ready(engine: Engine) -> None:
@@ -57,6 +59,7 @@ def current(engine: Engine) -> str:
 
 
 def _checked_revision(connection: Connection, engine: Engine) -> str:
+    _check_letters(connection, engine)
     found = _revision(connection)
     if found == "" and set(inspect(connection).get_table_names()) - {"alembic_version"}:
         raise BadInput(
@@ -69,6 +72,23 @@ def _checked_revision(connection: Connection, engine: Engine) -> str:
             f"one, which knows {HEAD}: install the newer program again, or restore a backup"
         )
     return found
+
+
+def _check_letters(connection: Connection, engine: Engine) -> None:
+    """It has to take all letters, and to tell n1 from N1."""
+    if engine.dialect.name == "sqlite":
+        return
+    if engine.dialect.name == "postgresql":
+        found = str(connection.scalar(text("SHOW server_encoding")))
+        good, create = found == "UTF8", _CREATE_POSTGRESQL
+    else:
+        found = str(connection.scalar(text("SELECT @@collation_database")))
+        good, create = found.startswith("utf8mb4_") and found.endswith("_bin"), _CREATE_MARIADB
+    if not good:
+        raise BadInput(
+            f"database {shown(engine)} keeps its text as {found}, which loses letters or their "
+            f"case: make it by `{create}`"
+        )
 
 
 def _revision(connection: Connection) -> str:

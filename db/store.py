@@ -19,7 +19,7 @@ from db.engine import FileGuard, translated_errors, writing_engine
 from db.knowledge import Knowledge
 from db.watched import AllocationRow, Difference, Written, after, difference
 from detectors.trust import MOST_REVIEWS
-from unicrond.errors import StoreUnavailable
+from unicrond.errors import BadInput, StoreUnavailable
 from unicrond.model.cluster import Allocation, Node, Snapshot
 from unicrond.model.decision import Action, ActionKind, Decision, Mode, Outcome, OutcomeState
 from unicrond.model.incident import Incident, IncidentState, Review
@@ -36,7 +36,11 @@ def open_store(url: str) -> SqlStore:
     """Creates the tables in an empty database. Raises BadInput for a database that is not for this
     program (db/migrate.py) and StoreUnavailable for one that does not answer."""
     engine = writing_engine(url)
-    migrate.ensure_ready(engine)
+    try:
+        migrate.ensure_ready(engine)
+    except (BadInput, StoreUnavailable):
+        engine.dispose()
+        raise
     return SqlStore(engine)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -12,19 +14,23 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine, inspect, text
 
+from db import engine as engines
 from db import migrate, schema
-from db.engine import writing_engine
+from db.engine import reading_engine, translated_errors, writing_engine
 from db.queries import Queries
 from db.store import SqlStore, open_store
-from tests.contract.databases import DATABASES, emptied
+from tests.contract.databases import DATABASES, SERVERS, emptied
 from tests.contract.test_store_contract import (
     ALLOCATION,
     DECISION,
     INCIDENT,
+    NODE,
     RUN,
     STOP,
     snapshot,
 )
+from unicrond.errors import BadInput, StoreUnavailable
+from unicrond.model.decision import Mode
 from unicrond.model.incident import IncidentState
 from unicrond.model.run import RunState
 from unicrond.ports import Changes, JournalEntry
@@ -91,6 +97,18 @@ def test_the_api_reads_what_the_loop_wrote(url: str) -> None:
         assert queries.meta("heartbeat") == {"at": 1.5}
 
 
+def test_what_is_opened_for_reading_cannot_write(url: str) -> None:
+    open_store(url).close()
+    reader = reading_engine(url)
+    with (
+        pytest.raises(StoreUnavailable, match=r"(?i)read.?only"),
+        translated_errors(reader),
+        reader.begin() as connection,
+    ):
+        connection.execute(schema.meta.insert().values(key="x", value="1"))
+    reader.dispose()
+
+
 def write(store: SqlStore) -> None:
     store.put_meta("heartbeat", {"at": 1.0})
     store.put_meta("heartbeat", {"at": 1.5})
@@ -110,3 +128,76 @@ def write(store: SqlStore) -> None:
 def test_tables_are_those_of_the_schema_and_no_other(engine: Engine) -> None:
     migrate.upgrade(engine)
     assert set(inspect(engine).get_table_names()) == {*schema.metadata.tables, "alembic_version"}
+
+
+def test_names_that_differ_in_case_alone_are_two(url: str) -> None:
+    upper = replace(NODE, name="N1")
+    with closing(open_store(url)) as store, closing(Queries(url)) as queries:
+        store.save(Changes(snapshot=snapshot(1.0, nodes=(NODE, upper))))
+        assert {seen.node.name for seen in queries.nodes().items} == {"n1", "N1"}
+        assert queries.node("N1") == upper
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_lock_that_somebody_holds_is_not_waited_for_long(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "STATEMENT_TIMEOUT_SECONDS", 0.5)
+    url = emptied(server, tmp_path)
+    other = writing_engine(url)
+    with closing(open_store(url)) as store:
+        store.put_meta("mode", "active")
+        began = time.monotonic()
+        with other.connect() as connection:
+            connection.execute(schema.meta.update().values(value='"paused"'))
+            with pytest.raises(StoreUnavailable, match=r"(?i)time ?out"):
+                store.save(Changes(mode=Mode.OBSERVE))
+            connection.rollback()
+        assert time.monotonic() - began < 5
+        store.save(Changes(mode=Mode.OBSERVE))
+        assert store.load().mode is Mode.OBSERVE
+    other.dispose()
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_server_that_never_answers_is_unavailable(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "CONNECT_TIMEOUT_SECONDS", 2)
+    monkeypatch.setattr(engines, "STATEMENT_TIMEOUT_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        dialect = server.partition(":")[0]
+        url = f"{dialect}://unicron@127.0.0.1:{mute.getsockname()[1]}/unicron"
+        began = time.monotonic()
+        with pytest.raises(StoreUnavailable):
+            open_store(url)
+        assert time.monotonic() - began < 6
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_database_that_loses_letters_is_refused_with_the_right_statement(
+    server: str, tmp_path: Path
+) -> None:
+    made = {
+        "postgresql": "CREATE DATABASE poor TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'",
+        "mariadb": "CREATE DATABASE poor CHARACTER SET latin1",
+    }
+    good = writing_engine(server)
+    with good.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text(made[good.dialect.name]))
+    poor = good.url.set(database="poor").render_as_string(hide_password=False)
+    try:
+        with pytest.raises(BadInput, match="loses letters or their case: make it by `CREATE"):
+            open_store(poor)
+    finally:
+        with good.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.execute(text("DROP DATABASE poor"))
+        good.dispose()
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_server_is_found_by_the_short_name_of_its_kind(server: str) -> None:
+    kind, _, rest = server.partition("+")
+    short = f"{kind}:{rest.partition(':')[2]}"
+    with closing(open_store(short)) as store:
+        assert store.load().next_ordinal == 0

@@ -18,7 +18,7 @@ app = typer.Typer(help="The tables of unicrond's database.", no_args_is_help=Tru
 @app.command()
 def upgrade(context: typer.Context) -> None:
     """Bring the tables to the revision that this program needs; make them where there are none."""
-    engine = writing_engine(context.obj.database_url)
+    engine = writing_engine(context.obj.database_url, upgrade=True)
     before, after = migrate.upgrade(engine)
     engine.dispose()
     _give_to_owner_of_folder(engine)
