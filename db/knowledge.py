@@ -17,7 +17,7 @@ from unicrond.model.decision import Decision
 from unicrond.ports import JournalEntry
 
 MOST_WINDOWS = 32  # of one run at one size: the newest tell how it is now
-MOST_PLANS = 10_000  # older ones are forgotten; their decisions stay in the story
+MOST_PLANS = 200  # up to a quarter of a megabyte each; their decisions stay in the story
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ allocations  every Slurm job with GPUs: a row is written when it changes
 nodes        as Slurm last described them
 observations iteration times, a row for each run and each size that it had
 knowledge    what was learned, one JSON value for each kind and subject
-plans        what the planner proposed, the newest few thousand
+plans        what the planner proposed, the newest few hundred
 reviews      whether the rule that opened an incident was right, one each
 
 Types are those that SQLite, PostgreSQL and MariaDB share. Times are Unix seconds.

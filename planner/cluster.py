@@ -27,7 +27,7 @@ from unicrond.model.incident import Incident, Scope, Severity
 from unicrond.model.run import Run, RunState
 
 MOST_POINTS = 128  # of a run's curve
-MOST_NODES = 4096  # that are named in a question; beyond it sizes alone are asked for
+MOST_NODES = 1024  # that are named in a question; beyond it sizes alone are asked for
 NODE = 1  # a worker is a node here
 
 What = dict[str, Any]
@@ -155,12 +155,11 @@ def questions(cluster: Cluster, known: Known) -> tuple[What, What, list[str]]:
     for standing in cluster.standings:
         rates = _Rates(standing, known.fits.get(standing.run.run_id))
         notes += rates.notes()
-        sizes = standing.today()
-        at_once = sorted({*sizes, standing.size} - {0}) or [standing.run.min_nodes]
-        today.append(_run(standing, known, rates.curve(at_once), sizes))
+        curve = rates.curve(sorted({*standing.today(), standing.size} - {0}))
+        sizes = [size for size in standing.today() if size in dict(curve)]
+        today.append(_run(standing, known, curve, sizes))
         wide = _points(_range(standing, len(members[standing.pool])))
-        points = sorted({*wide, standing.size} - {0}) or [standing.run.min_nodes]
-        curve = rates.curve(points)
+        curve = rates.curve(sorted({*wide, standing.size} - {0}))
         unlimited.append(_run(standing, known, curve, _legal(standing, curve, wide)))
     pools = [_pool(name, names, known) for name, names in members.items()]
     rest = {"reliability": {"other_changes_per_day": known.changes_per_day}, "pools": pools}
@@ -250,7 +249,7 @@ def _run(standing: Standing, known: Known, curve: list[tuple[int, float]], sizes
         "id": run.run_id,
         "weight": run.weight,
         "pool": standing.pool,
-        "throughput": {standing.pool: {"curve": curve}},
+        "throughput": {standing.pool: {"curve": curve or [(1, 0.0)]}},
         "size": standing.size,
         "faulty": len(standing.faulty),
         "broken": standing.broken and bool(standing.size),

@@ -131,6 +131,7 @@ class Fit:
     measured: tuple[Measured, ...]
     prior: tuple[LogNormal, LogNormal]
     theta: Floats
+    doubt: str = ""  # what was told and is not believed
 
     @property
     def unit(self) -> str:
@@ -189,7 +190,8 @@ class Fit:
 
 def fit(workload: Workload, measured: Sequence[Measured], gpu: str = "") -> Fit | None:
     """None where neither FLOPs were told nor anything was measured: then nothing is known."""
-    usable = tuple(m for m in measured if m.seconds and legal(workload, m.workers))
+    usable = tuple(m for m in measured if m.seconds)
+    workload, doubt = _believed(workload, usable)
     if not usable and not (workload.flops_per_iteration and workload.workers):
         return None
     if not workload.workers:
@@ -197,7 +199,7 @@ def fit(workload: Workload, measured: Sequence[Measured], gpu: str = "") -> Fit 
     laws = _prior(workload, gpu)
     start = np.log([law.median for law in laws])
     if not usable:
-        return Fit(workload, gpu, usable, laws, start)
+        return Fit(workload, gpu, usable, laws, start, doubt)
     if not workload.flops_per_iteration:
         start[0] = math.log(usable[0].middle * workload.workers)
         laws = (replace(laws[0], median=math.exp(start[0])), laws[1])
@@ -212,7 +214,16 @@ def fit(workload: Workload, measured: Sequence[Measured], gpu: str = "") -> Fit 
 
     bounds = (middle - 8 * sigma, middle + 8 * sigma)
     found = least_squares(residuals, start, bounds=bounds, max_nfev=200)
-    return Fit(workload, gpu, usable, laws, np.asarray(found.x, np.float64))
+    return Fit(workload, gpu, usable, laws, np.asarray(found.x, np.float64), doubt)
+
+
+def _believed(workload: Workload, measured: Sequence[Measured]) -> tuple[Workload, str]:
+    """Without layouts and micro-batches that do not allow what was seen to run."""
+    ran = [m.workers for m in measured if not legal(workload, m.workers)]
+    if not ran:
+        return workload, ""
+    doubt = f"it ran on {ran[0]} workers, which layouts and micro-batches as told do not allow"
+    return replace(workload, layouts=(Layout(),), micro_batches=0), doubt
 
 
 def _prior(workload: Workload, kind: str) -> tuple[LogNormal, LogNormal]:

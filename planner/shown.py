@@ -24,6 +24,7 @@ def model(fit: Fit, step: int, largest: int) -> Shown:
     return {
         "unit": fit.unit,
         "gpu_type": fit.gpu,
+        "doubt": fit.doubt,
         "told": {
             "flops_per_iteration": told.flops_per_iteration or None,
             "batch_scaling": told.scaling.value,

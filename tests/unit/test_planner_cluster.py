@@ -19,7 +19,7 @@ from transition.membership import Trouble, choose
 from unicrond.model.cluster import Allocation, JobState, Node, NodeState
 from unicrond.model.incident import Incident, Scope, Severity
 from unicrond.model.run import AgentView, Assignment, Healing, HealStep, Run, RunState, Slot
-from unicrond.model.workload import BatchScaling, Workload
+from unicrond.model.workload import BatchScaling, Layout, Workload
 
 NOW = 1000.0
 TOLD = Workload(1e15, BatchScaling.FIXED, 0, 0.0, workers=32)
@@ -175,6 +175,31 @@ def test_sizes_that_no_layout_fits_are_not_proposed() -> None:
     few = replace(TOLD, micro_batches=24)  # three nodes of eight at most
     wide = run(7, "n1", "n2", max_nodes=6, workload=few)
     assert sizes(proposed(cluster(nodes(6), wide)).doc["unlimited"]) == {7: 3}
+
+
+def test_a_heal_onto_a_size_that_no_layout_fits_is_no_way_on() -> None:
+    whole = replace(TOLD, layouts=(Layout(8, 3),), workers=24)
+    hurt = run(7, "n1", "n2", "n3", workload=whole)
+    found = proposed(cluster(nodes(3), hurt, incidents=[lost(hurt, "n2")]))
+    assert (found.choice, sizes(found.doc["today"])) == ("requeue", {7: 0})
+
+
+def test_a_run_that_fits_nowhere_waits_and_hinders_no_other_plan() -> None:
+    since = Healing(1, HealStep.REQUEUE, NOW - 60, NOW, ())
+    huge = replace(TOLD, layouts=(Layout(64, 1),), workers=64)
+    waiting = replace(
+        run(7, "n1", workload=huge), state=RunState.REQUEUED, assignment=None, healing=since
+    )
+    seen = cluster(nodes(3), waiting, run(8, "n2"))
+    found = propose(seen, Known(fits={7: fit(huge, ()), 8: None}))
+    assert found is not None
+    assert sizes(found.doc["unlimited"]) == sizes(found.doc["today"]) == {7: 0, 8: 1}
+
+
+def test_a_workload_that_reality_contradicts_is_not_believed() -> None:
+    wrong = run(7, "n1", "n2", "n3", workload=replace(TOLD, micro_batches=2))
+    found = proposed(cluster(nodes(3), wrong, incidents=[lost(wrong, "n2")]))
+    assert sizes(found.doc["today"]) == {7: 2}
 
 
 def test_the_questions_can_be_asked_again_as_what_ifs() -> None:

@@ -104,6 +104,13 @@ def test_only_legal_layouts_are_counted_on() -> None:
     assert found.estimate(8) is not None and found.estimate(24) is not None
 
 
+def test_what_reality_contradicts_is_not_believed() -> None:
+    found = learned(replace(TOLD, layouts=(Layout(3, 1),)), Measured(64, (9.0,) * 4))
+    assert found.doubt.startswith("it ran on 64 workers")
+    assert at(found, 64).measured and found.estimate(5) is not None
+    assert learned(TOLD, Measured(64, (9.0,) * 4)).doubt == ""
+
+
 def test_few_micro_batches_fill_a_pipeline_badly() -> None:
     short = replace(TOLD, micro_batches=16, workers=16, layouts=(Layout(1, 4),))
     found = learned(short, Measured(16, (1.0,) * 8))

@@ -71,12 +71,13 @@ class ModelOut(BaseModel):
     """How long a run's iterations take, by its workers."""
 
     model_config = _example(
-        run_id=4711, unit="FLOP/s", gpu_type="h100", told={}, measured=[], parameters=[],
+        run_id=4711, unit="FLOP/s", gpu_type="h100", doubt="", told={}, measured=[], parameters=[],
         estimates=[],
     )  # fmt: skip
     run_id: int
     unit: str = Field(description="FLOP/s; iterations/s or samples/s where FLOPs were not told")
     gpu_type: str
+    doubt: str = Field(description="what was told and is not believed")
     told: ToldOut
     measured: list[MeasuredOut]
     parameters: list[ParameterOut]

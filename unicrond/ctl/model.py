@@ -49,6 +49,8 @@ def show_model(
         return
     shape = Shape(noheader=noheader)
     print(f"run {run}: {_told(answer['told'])}; GPU type {answer['gpu_type'] or 'not known'}")
+    if answer["doubt"]:
+        print(f"not believed: {answer['doubt']}")
     if answer["measured"]:
         print("\nmeasured, seconds of an iteration:")
         show(answer["measured"], MEASURED, list(MEASURED), shape)
