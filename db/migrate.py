@@ -15,7 +15,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, inspect, text
 
 from db.engine import shown, translated_errors
-from db.schema import REVISIONS
+from db.schema import REVISIONS, metadata
 from unicrond.errors import BadInput
 
 HEAD = REVISIONS[-1]
@@ -61,7 +61,7 @@ def current(engine: Engine) -> str:
 def _checked_revision(connection: Connection, engine: Engine) -> str:
     _check_letters(connection, engine)
     found = _revision(connection)
-    if found == "" and set(inspect(connection).get_table_names()) - {"alembic_version"}:
+    if found == "" and _others_tables(connection):
         raise BadInput(
             f"database {shown(engine)} holds tables that are not unicrond's: "
             "give unicrond a database of its own in database_url"
@@ -72,6 +72,13 @@ def _checked_revision(connection: Connection, engine: Engine) -> str:
             f"one, which knows {HEAD}: install the newer program again, or restore a backup"
         )
     return found
+
+
+def _others_tables(connection: Connection) -> set[str]:
+    """Ours without a revision are left of a first start that was interrupted, where the database
+    does not take them back: Alembic makes its own table first."""
+    found = set(inspect(connection).get_table_names())
+    return found - {"alembic_version", *metadata.tables} if "alembic_version" in found else found
 
 
 def _check_letters(connection: Connection, engine: Engine) -> None:

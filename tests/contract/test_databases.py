@@ -5,14 +5,14 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Engine, inspect, text
+from sqlalchemy import Engine, event, inspect, text
 
 from db import engine as engines
 from db import migrate, schema
@@ -63,6 +63,43 @@ def test_every_revision_can_be_left_and_reached_again(engine: Engine) -> None:
         migrate.downgrade(engine, revision)
     migrate.upgrade(engine)
     assert migrate.current(engine) == schema.REVISIONS[-1]
+
+
+@pytest.mark.parametrize("statement", [2, 9, 17, 26])
+def test_an_upgrade_that_is_interrupted_can_be_run_again(
+    url: str, engine: Engine, statement: int
+) -> None:
+    migrate.downgrade(engine, "base")
+    with interrupted_at(engine, statement):
+        migrate.upgrade(engine)
+    open_store(url).close() if migrate.current(engine) == "" else migrate.upgrade(engine)
+    assert set(inspect(engine).get_table_names()) == {*schema.metadata.tables, "alembic_version"}
+
+
+@pytest.mark.parametrize("statement", [2, 9, 13])
+def test_a_downgrade_that_is_interrupted_can_be_run_again(engine: Engine, statement: int) -> None:
+    migrate.upgrade(engine)
+    with interrupted_at(engine, statement):
+        migrate.downgrade(engine, "base")
+    migrate.downgrade(engine, "base")
+    assert inspect(engine).get_table_names() == ["alembic_version"]
+
+
+@contextmanager
+def interrupted_at(engine: Engine, statement: int) -> Iterator[None]:
+    """As by ^C before the n-th statement that changes tables."""
+    left = statement
+
+    def count(_connection: object, _cursor: object, words: str, *_: object) -> None:
+        nonlocal left
+        left -= words.lstrip().startswith(("CREATE", "DROP", "ALTER"))
+        if left == 0:
+            raise KeyboardInterrupt
+
+    event.listen(engine, "before_cursor_execute", count)
+    with pytest.raises(KeyboardInterrupt):
+        yield
+    event.remove(engine, "before_cursor_execute", count)
 
 
 def test_runs_that_ended_before_the_upgrade_are_forgotten_in_their_time(
@@ -123,11 +160,6 @@ def write(store: SqlStore) -> None:
             snapshot=snapshot(9.0, ALLOCATION),
         )
     )
-
-
-def test_tables_are_those_of_the_schema_and_no_other(engine: Engine) -> None:
-    migrate.upgrade(engine)
-    assert set(inspect(engine).get_table_names()) == {*schema.metadata.tables, "alembic_version"}
 
 
 def test_names_that_differ_in_case_alone_are_two(url: str) -> None:

@@ -19,6 +19,7 @@ def upgrade() -> None:
         "meta",
         sa.Column("key", sa.String(64), primary_key=True),
         sa.Column("value", _WORDS, nullable=False),
+        if_not_exists=True,
     )
     _create_runs()
     _create_incidents()
@@ -32,6 +33,7 @@ def upgrade() -> None:
         sa.Column("state", _NAME, nullable=False),
         sa.Column("changed_at", sa.Double, nullable=False),
         sa.Column("doc", _WORDS, nullable=False),
+        if_not_exists=True,
     )
 
 
@@ -46,7 +48,7 @@ def downgrade() -> None:
         "runs",
         "meta",
     ):
-        op.drop_table(table)
+        op.drop_table(table, if_exists=True)
 
 
 def _create_runs() -> None:
@@ -57,8 +59,9 @@ def _create_runs() -> None:
         sa.Column("state", _NAME, nullable=False),
         sa.Column("ended", sa.Boolean, nullable=False),
         sa.Column("doc", _WORDS, nullable=False),
+        if_not_exists=True,
     )
-    op.create_index("runs_ended", "runs", ["ended", "run_id"])
+    op.create_index("runs_ended", "runs", ["ended", "run_id"], if_not_exists=True)
 
 
 def _create_incidents() -> None:
@@ -71,9 +74,10 @@ def _create_incidents() -> None:
         sa.Column("ended", sa.Boolean, nullable=False),
         sa.Column("opened_at", sa.Double, nullable=False),
         sa.Column("doc", _WORDS, nullable=False),
+        if_not_exists=True,
     )
-    op.create_index("incidents_ended", "incidents", ["ended", "incident_id"])
-    op.create_index("incidents_run", "incidents", ["run_id", "incident_id"])
+    op.create_index("incidents_ended", "incidents", ["ended", "incident_id"], if_not_exists=True)
+    op.create_index("incidents_run", "incidents", ["run_id", "incident_id"], if_not_exists=True)
 
 
 def _create_decisions() -> None:
@@ -85,8 +89,9 @@ def _create_decisions() -> None:
         sa.Column("at", sa.Double, nullable=False),
         sa.Column("doc", _WORDS, nullable=False),
         sqlite_autoincrement=True,
+        if_not_exists=True,
     )
-    op.create_index("decisions_incident", "decisions", ["incident_id", "id"])
+    op.create_index("decisions_incident", "decisions", ["incident_id", "id"], if_not_exists=True)
 
 
 def _create_actions() -> None:
@@ -102,8 +107,11 @@ def _create_actions() -> None:
         sa.Column("outcome_state", _NAME),
         sa.Column("outcome_at", sa.Double),
         sa.Column("outcome", _WORDS),
+        if_not_exists=True,
     )
-    op.create_index("actions_outcome", "actions", ["outcome_state", "kind", "outcome_at"])
+    op.create_index(
+        "actions_outcome", "actions", ["outcome_state", "kind", "outcome_at"], if_not_exists=True
+    )
 
 
 def _create_journal() -> None:
@@ -119,10 +127,11 @@ def _create_journal() -> None:
         sa.Column("text", _WORDS, nullable=False),
         sa.Column("data", _WORDS, nullable=False),
         sqlite_autoincrement=True,
+        if_not_exists=True,
     )
-    op.create_index("journal_run", "journal", ["run_id", "id"])
-    op.create_index("journal_incident", "journal", ["incident_id", "id"])
-    op.create_index("journal_node", "journal", ["node", "id"])
+    op.create_index("journal_run", "journal", ["run_id", "id"], if_not_exists=True)
+    op.create_index("journal_incident", "journal", ["incident_id", "id"], if_not_exists=True)
+    op.create_index("journal_node", "journal", ["node", "id"], if_not_exists=True)
 
 
 def _create_allocations() -> None:
@@ -142,7 +151,8 @@ def _create_allocations() -> None:
         sa.Column("gone_at", sa.Double),
         sa.Column("doc", _WORDS, nullable=False),
         sqlite_autoincrement=True,
+        if_not_exists=True,
     )
-    op.create_index("allocations_gone", "allocations", ["gone_at", "id"])
-    op.create_index("allocations_job", "allocations", ["job_id", "id"])
-    op.create_index("allocations_user", "allocations", ["user", "id"])
+    op.create_index("allocations_gone", "allocations", ["gone_at", "id"], if_not_exists=True)
+    op.create_index("allocations_job", "allocations", ["job_id", "id"], if_not_exists=True)
+    op.create_index("allocations_user", "allocations", ["user", "id"], if_not_exists=True)

@@ -17,8 +17,9 @@ def upgrade() -> None:
         "reviews",
         sa.Column("incident_id", sa.BigInteger, primary_key=True, autoincrement=False),
         sa.Column("doc", _WORDS, nullable=False),
+        if_not_exists=True,
     )
 
 
 def downgrade() -> None:
-    op.drop_table("reviews")
+    op.drop_table("reviews", if_exists=True)

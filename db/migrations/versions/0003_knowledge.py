@@ -21,6 +21,7 @@ def upgrade() -> None:
         sa.Column("workers", sa.BigInteger, primary_key=True, autoincrement=False),
         sa.Column("at", sa.Double, nullable=False),
         sa.Column("doc", _WORDS, nullable=False),
+        if_not_exists=True,
     )
     op.create_table(
         "knowledge",
@@ -28,6 +29,7 @@ def upgrade() -> None:
         sa.Column("subject", sa.String(64), primary_key=True),
         sa.Column("at", sa.Double, nullable=False),
         sa.Column("doc", _WORDS, nullable=False),
+        if_not_exists=True,
     )
     op.create_table(
         "plans",
@@ -36,10 +38,11 @@ def upgrade() -> None:
         sa.Column("cause", _NAME, nullable=False),
         sa.Column("doc", _WORDS, nullable=False),
         sqlite_autoincrement=True,
+        if_not_exists=True,
     )
-    op.create_index("plans_at", "plans", ["at"])
+    op.create_index("plans_at", "plans", ["at"], if_not_exists=True)
 
 
 def downgrade() -> None:
     for table in ("plans", "knowledge", "observations"):
-        op.drop_table(table)
+        op.drop_table(table, if_exists=True)

@@ -16,20 +16,24 @@ _ROWS = 500
 
 
 def upgrade() -> None:
-    """What is there already was made by an upgrade that was interrupted."""
     for table, key, told in _TABLES:
-        inspector = sa.inspect(op.get_bind())
-        if "ended_at" not in {column["name"] for column in inspector.get_columns(table)}:
+        if not _has_ends(table):
             op.add_column(table, sa.Column("ended_at", sa.Double))
-        if f"{table}_ended_at" not in {index["name"] for index in inspector.get_indexes(table)}:
-            op.create_index(f"{table}_ended_at", table, ["ended_at"])
+        op.create_index(f"{table}_ended_at", table, ["ended_at"], if_not_exists=True)
         _fill(table, key, told)
 
 
 def downgrade() -> None:
     for table, _, _ in _TABLES:
-        op.drop_index(f"{table}_ended_at", table)
-        op.drop_column(table, "ended_at")
+        op.drop_index(f"{table}_ended_at", table, if_exists=True)
+        if _has_ends(table):
+            op.drop_column(table, "ended_at")
+
+
+def _has_ends(table: str) -> bool:
+    """Made by an upgrade that was interrupted, where the database keeps its parts."""
+    columns = sa.inspect(op.get_bind()).get_columns(table)
+    return "ended_at" in {column["name"] for column in columns}
 
 
 def _fill(name: str, key: str, told: str) -> None:
