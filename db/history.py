@@ -13,7 +13,18 @@ from collections.abc import Callable, Sequence
 
 from sqlalchemy import Column, ColumnElement, Connection, delete, exists, insert, select
 
-from db.schema import actions, allocations, decisions, incidents, journal, meta, runs
+from db.knowledge import THROUGHPUT
+from db.schema import (
+    actions,
+    allocations,
+    decisions,
+    incidents,
+    journal,
+    knowledge,
+    meta,
+    observations,
+    runs,
+)
 
 ROWS_AT_ONCE = 200
 _HEADS_AT_ONCE = 20  # incidents, or runs, whose rows are looked for together
@@ -95,6 +106,10 @@ def _runs(connection: Connection, before: float, rows: int) -> int:
     heads = connection.scalars(old.limit(_HEADS_AT_ONCE)).all()
     if not heads:
         return 0
+    learned, subjects = knowledge.c, [str(run_id) for run_id in heads]
+    mine = (learned.kind == THROUGHPUT) & learned.subject.in_(subjects)
+    connection.execute(delete(knowledge).where(mine))
+    connection.execute(delete(observations).where(observations.c.run_id.in_(heads)))
     gone = _delete(connection, journal.c.id, journal.c.run_id.in_(heads), rows)
     return gone + _delete(connection, c.run_id, c.run_id.in_(heads), rows - gone)
 

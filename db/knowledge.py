@@ -16,6 +16,7 @@ from db.codec import dumps, loads
 from unicrond.model.decision import Decision
 from unicrond.ports import JournalEntry
 
+THROUGHPUT = "throughput"  # the kind of what is known of one run
 MOST_WINDOWS = 32  # of one run at one size: the newest tell how it is now
 MOST_PLANS = 200  # up to a quarter of a megabyte each; their decisions stay in the story
 

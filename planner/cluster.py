@@ -28,7 +28,8 @@ from unicrond.model.run import Run, RunState
 
 MOST_POINTS = 128  # of a run's curve
 MOST_NODES = 1024  # that are named in a question; beyond it sizes alone are asked for
-NODE = 1  # a worker is a node here
+PATIENCE_SECONDS = 86_400.0  # after which a run gets a turn at its smallest size
+NOISE = 0.04  # what is measured is off by 2 %, and 2 d / (1 + d) keeps plans calm
 
 What = dict[str, Any]
 
@@ -162,7 +163,12 @@ def questions(cluster: Cluster, known: Known) -> tuple[What, What, list[str]]:
         curve = rates.curve(sorted({*wide, standing.size} - {0}))
         unlimited.append(_run(standing, known, curve, _legal(standing, curve, wide)))
     pools = [_pool(name, names, known) for name, names in members.items()]
-    rest = {"reliability": {"other_changes_per_day": known.changes_per_day}, "pools": pools}
+    rest = {
+        "reliability": {"other_changes_per_day": known.changes_per_day},
+        "pools": pools,
+        "noise": NOISE,
+        "patience_seconds": PATIENCE_SECONDS,
+    }
     named = {"nodes": _nodes(cluster, members, known)} if len(cluster.nodes) <= MOST_NODES else {}
     return {"runs": today, **rest}, {"runs": unlimited, **rest, **named}, notes
 

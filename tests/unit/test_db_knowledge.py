@@ -99,3 +99,18 @@ def test_a_heal_is_known_by_the_last_decision_that_was_carried_out(
     store.learn(Knowledge(decisions=(watched,)))
     assert queries.heals() == ((resolved, last),)
     assert queries.faults() == (resolved,)
+
+
+def test_what_was_learned_of_a_run_goes_with_it(store: SqlStore, queries: Queries) -> None:
+    over = replace(RUN, state=RunState.COMPLETED, ended_at=100.0)
+    store.save(Changes(runs=(over,)))
+    known = (
+        Learned("throughput", str(RUN.run_id), 1.0, "{}"),
+        Learned("uptime", "cluster", 1.0, "{}"),
+    )
+    store.learn(Knowledge(observations=(SEEN,), learned=known))
+    while store.forget(before=200.0):
+        pass
+    assert queries.observations(RUN.run_id) == ()
+    assert queries.learned("throughput", str(RUN.run_id)) is None
+    assert queries.learned("uptime", "cluster") == {}

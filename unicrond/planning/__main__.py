@@ -10,7 +10,7 @@ import argparse
 import logging
 import os
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +30,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="unicrond.planning")
     parser.add_argument("--config", type=Path, help="unicron.toml")
     arguments = parser.parse_args()
-    os.nice(NICE)
+    with suppress(OSError):  # where a sandbox forbids it
+        os.nice(NICE)
     try:
         settings = load_settings(arguments.config)
         logging.basicConfig(level=settings.log_level.upper(), format="%(levelname)s %(message)s")

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from db.knowledge import Observation
+from db.knowledge import THROUGHPUT, Observation
 from db.queries import Queries
 from planner import iteration, reliability, shown, transitions
 from planner.cluster import Cluster, Known, pool_of
@@ -25,7 +25,6 @@ from unicrond.planning.triggers import Cause
 from unicrond.planning.words import (
     CLUSTER,
     RELIABILITY,
-    THROUGHPUT,
     UPTIME,
     Ask,
     Fact,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from unicrond.model.decision import Alternative
 from unicrond.planning.triggers import Trigger
 
-RELIABILITY, UPTIME, THROUGHPUT = "reliability", "uptime", "throughput"  # kinds
+RELIABILITY, UPTIME = "reliability", "uptime"  # kinds of what is known of all
 CLUSTER = "cluster"  # the subject of what is known of all
 
 
