@@ -31,13 +31,14 @@ from bench.trainings import USER, MeasurementError, StepLog
 from lab import Lab, LabError
 from lab.services import slurm_version
 
-RANKS, NODES = 2, 3
+RANKS, NODES, GPUS = 2, 3, 8
 STEP_SECONDS = 0.1
 BETWEEN_STEPS = 30  # enough for the pace to be known
 START_SECONDS = HEALED_SECONDS = 60.0
 KNOWN_SECONDS = 30.0
 HANG_OF_TORCHRUN_SECONDS = 20.0
 SCRIPT = ROOT / "bench/breakable.py"
+PROGRAM = ["python", SCRIPT.name]
 FAILED = re.compile(r"\bE(\d\d)(\d\d) (\d\d:\d\d:\d\d\.\d+) .*failed \(exitcode")
 TORCHRUN = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1", "TZ": "UTC"}
 
@@ -91,9 +92,10 @@ class UnderUnicron(Broken):
         lab.exec(["mkdir", "-p", inside], user=USER)
         super().__init__(lab.paths.inside(inside))
         shutil.copy(SCRIPT, self.folder)
-        sbatch = ["sbatch", "--parsable", "-N", str(ranks), "--gpus-per-node=1", "--output=job.log"]
-        wrapped = ["/opt/unicron/bin/unicron-run", "--", "python", "breakable.py"]
-        self.job = int(lab.exec([*sbatch, *wrapped], user=USER, folder=inside).stdout)
+        asked = [f"-N{ranks}", f"--gpus-per-node={GPUS}", "--output=job.log"]
+        program = ["/opt/unicron/bin/unicron-run", "--ranks-per-node=1", "--", *PROGRAM]
+        sbatch = ["sbatch", "--parsable", *asked, *program]
+        self.job = int(lab.exec(sbatch, user=USER, folder=inside).stdout)
         self.log.wait(lambda _: True, START_SECONDS)
 
     def end(self) -> None:
@@ -213,18 +215,20 @@ def of_hardware(bench: Bench, training: UnderUnicron, repeats: int) -> list[Figu
     bench.lab.exec(["unicronctl", "mode", "observe", "--run", str(training.job)], user="root")
     figures = []
     for title, fault in (("Xid 79", "xid"), ("ECC error", "ecc")):
-        seen = [_struck(bench, training, fault) for _ in range(repeats)]
+        seen = [_struck(bench, training, fault, number) for number in range(repeats)]
         figures.append(known(title, seen, 1.0))
         tell(f"{title}: {figures[-1].value:g} s")
     bench.lab.exec(["unicronctl", "mode", "active", "--run", str(training.job)], user="root")
     return figures
 
 
-def _struck(bench: Bench, training: UnderUnicron, fault: str) -> float:
+def _struck(bench: Bench, training: UnderUnicron, fault: str, number: int) -> float:
+    """Each time another GPU: what one has just told is told again only after a minute."""
+    node, gpu = f"n{number % RANKS + 1}", number // RANKS % GPUS
     bench.pause()
-    at = bench.lab.fault(fault, node="n1").wall_seconds
+    at = bench.lab.fault(fault, node=node, gpu=gpu).wall_seconds
     seconds = bench.incident_after(training.job, at).opened_at - at
-    bench.lab.fault("mend-hardware", node="n1")
+    bench.lab.fault("mend-hardware", node=node)
     time.sleep(2.0)  # sensors take what they find then for granted
     return seconds
 
@@ -278,7 +282,7 @@ def trainings(bench: Bench) -> Iterator[tuple[UnderUnicron, UnderTorchrun]]:
 
 
 def measure(options: argparse.Namespace) -> tuple[list[Figure], list[str]]:
-    with raised(options.lab, NODES) as bench:
+    with raised(options.lab, NODES, GPUS) as bench:
         with trainings(bench) as (ours, theirs):
             figures = of_ranks(bench, ours, theirs, options.repeats)
             figures.append(out_of_memory(bench, ours, options.repeats))

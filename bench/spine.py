@@ -98,10 +98,10 @@ class Bench:
 
 
 @contextmanager
-def raised(name: str, nodes: int = RANKS) -> Iterator[Bench]:
+def raised(name: str, nodes: int = RANKS, gpus: int = 1) -> Iterator[Bench]:
     lab = Lab(name)
     toml = unicron_toml() + POLICY
-    lab.up(LabSpec(nodes=nodes, gpus_per_node=1, unicrond=True, unicron_toml=toml))
+    lab.up(LabSpec(nodes=nodes, gpus_per_node=gpus, unicrond=True, unicron_toml=toml))
     try:
         yield Bench(lab)
     finally:
