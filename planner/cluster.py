@@ -158,7 +158,8 @@ def questions(cluster: Cluster, known: Known) -> tuple[What, What, list[str]]:
         notes += rates.notes()
         curve = rates.curve(sorted({*standing.today(), standing.size} - {0}))
         sizes = [size for size in standing.today() if size in dict(curve)]
-        today.append(_run(standing, known, curve, sizes))
+        # a heal goes on beside lost nodes, whether or not Slurm can take them from the job
+        today.append(_run(standing, known, curve, sizes) | {"can_shrink": True})
         wide = _points(_range(standing, len(members[standing.pool])))
         curve = rates.curve(sorted({*wide, standing.size} - {0}))
         unlimited.append(_run(standing, known, curve, _legal(standing, curve, wide)))

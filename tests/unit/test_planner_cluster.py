@@ -101,6 +101,12 @@ def test_what_is_proposed_today_is_what_the_heal_would_go_on_with() -> None:
         )
 
 
+def test_a_lost_batch_host_is_no_reason_to_requeue_today() -> None:
+    hurt = run(7, "n1", "n2", "n3")
+    found = proposed(cluster(nodes(3), hurt, incidents=[lost(hurt, "n1")]))
+    assert "run 7 shrinks from 3 to 2 nodes" in found.reason
+
+
 def test_a_run_that_needs_all_its_nodes_waits() -> None:
     hurt = run(7, "n1", "n2", min_nodes=2)
     found = proposed(cluster(nodes(3), hurt, incidents=[lost(hurt, "n2")]))
