@@ -12,7 +12,7 @@ from unicrond.model.cluster import NodeState
 from unicrond.model.decision import ActionKind, Mode
 from unicrond.model.events import ModeSet
 from unicrond.model.incident import IncidentState
-from unicrond.model.run import RunState
+from unicrond.model.run import LossState, RunState
 
 FIVE = ("n2", "n3", "n4", "n5", "n6")
 
@@ -69,6 +69,10 @@ def test_many_that_the_survivors_miss_too_are_lost_and_cost_one_decision(world: 
     assert world.run(job).assignment.nodes == ("n1", "n7", "n8", "n9", "n10", "n11", "n12")
     assert isinstance(world.store, MemoryStore)
     assert [decision.choice for decision in world.store.decisions] == ["shrink"]
+    world.pass_seconds(5)
+    states = [world.run(job).loss_of(node).state for node in FIVE]
+    assert states == [LossState.RELEASED] * 4 + [LossState.KEPT], "four drains an hour, no more"
+    assert "refused" not in story(world)
 
 
 def test_many_of_one_run_that_nobody_misses_decide_nothing_and_call_a_person(world: World) -> None:

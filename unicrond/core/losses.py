@@ -134,7 +134,7 @@ def _give_back(cycle: Cycle, run: Run, loss: Loss) -> None:
     elif loss.node not in allocation.nodes:
         _put(cycle, run, replace(loss, state=LossState.RELEASED), "Slurm took it from the job")
     elif loss.node != allocation.batch_host and not _batch_host_lost(run, allocation):
-        keep = [n for n in allocation.nodes if n != loss.node]
+        keep = [n for n in allocation.nodes if n not in _given_back(run)]
         _put(cycle, run, replace(loss, waiting=True))
         cycle.act(loss.incident_id, run, ActionKind.SHRINK, loss.node, keep=keep)
     elif cycle.now > loss.deadline:
@@ -144,6 +144,12 @@ def _give_back(cycle: Cycle, run: Run, loss: Loss) -> None:
             replace(loss, state=LossState.KEPT),
             "the batch host cannot be given back; Slurm will take it",
         )
+
+
+def _given_back(run: Run) -> set[str]:
+    """Slurm refuses to keep what it has taken already, and that is seen a little later."""
+    leaving = (LossState.DRAINED, LossState.RELEASED)
+    return {loss.node for loss in run.losses if loss.state in leaving}
 
 
 def _batch_host_lost(run: Run, allocation: Allocation) -> bool:
