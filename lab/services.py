@@ -22,6 +22,7 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 VARIABLES = {
     "PATH": f"/opt/unicron/bin:/opt/unicron/env/bin:{SYSTEM_PATH}",
     "LANG": "C.UTF-8",
+    "USE_LIBUV": "0",  # every torch has the other store, Debian 13 has no more
 }
 UNICROND_MARK = "unicron-lab-unicrond"
 PAUSE = "sleep"
@@ -59,7 +60,7 @@ def start_munge(head: int) -> None:
 
 def start_database(head: int) -> None:
     run_in(head, "mysql", MAKE_DATABASE)
-    _detach(head, "mysql", DATABASE, "/var/log/mysql/start.log")
+    detach(head, "mysql", DATABASE, "/var/log/mysql/start.log")
 
 
 def start_slurmdbd(head: int) -> None:
@@ -110,14 +111,14 @@ def kill_slurmd(node: str, init: int) -> list[Process]:
 def start_sensor(node: str, init: int) -> None:
     """The root sensor of a node, over the node's own kernel log."""
     sensor = ["/opt/unicron/bin/unicron-sensor", "--node", node, "--kernel-log", KERNEL_LOG]
-    _detach(init, "root", sensor, f"/var/log/unicron/sensor-{node}.log")
+    detach(init, "root", sensor, f"/var/log/unicron/sensor-{node}.log")
 
 
 def start_unicrond(head: int) -> None:
     if unicrond_loop(head) is not None:
         raise LabError("unicrond runs already")
     loop = ["/bin/sh", "-c", UNICROND_LOOP, UNICROND_MARK]
-    _detach(head, "root", loop, "/var/log/unicron/unicrond.log")
+    detach(head, "root", loop, "/var/log/unicron/unicrond.log")
 
 
 def stop_unicrond(head: int) -> None:
@@ -190,7 +191,7 @@ def run_in(init: int, user: str, argv: Sequence[str]) -> str:
     return processes.run(processes.enter(init, command), timeout_seconds=60)
 
 
-def _detach(init: int, user: str, argv: Sequence[str], log: str) -> None:
+def detach(init: int, user: str, argv: Sequence[str], log: str) -> None:
     start = f'setsid "$@" </dev/null >>{log} 2>&1 &'
     run_in(init, user, ["/bin/sh", "-c", start, "start", *argv])
 
