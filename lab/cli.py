@@ -132,10 +132,12 @@ def fault(
     delay: Annotated[int, typer.Option(help="slow-link: delay, ms.", min=0)] = 0,
     gpu: Annotated[int, typer.Option(help="xid, ecc, nvlink, gpu-lost, throttle.", min=0)] = 0,
     code: Annotated[int, typer.Option(help="xid: its number.", min=1)] = 79,
+    percent: Annotated[float, typer.Option(help="straggler: how much slower it gets.")] = 50,
+    folder: Annotated[str | None, typer.Option(help="disk-full, mend-disk: its path.")] = None,
     as_json: Json = False,
 ) -> None:
     """Break something, or mend it."""
-    target = Target(node, job, rank, keep_down, kilobit, delay, gpu, code)
+    target = Target(node, job, rank, keep_down, kilobit, delay, gpu, code, percent, folder)
     with _plain_errors():
         done = Lab(name).fault(kind, target)
     print(json.dumps(dataclasses.asdict(done)) if as_json else _sentence(done))

@@ -1,10 +1,11 @@
 """Breaks things in a lab, and mends them. Every fault says exactly what it hit and when.
 
-rank, process   kill-rank stop-rank kill-agent
+rank, process   kill-rank stop-rank kill-agent hang exception nan straggler mend-ranks
 node            power-off power-on kill-slurmd start-slurmd
 cable           cut-link restore-link cut-management restore-management slow-link
 daemon          stop-slurmctld start-slurmctld kill-unicrond start-unicrond
 hardware        xid ecc nvlink gpu-lost throttle ib-down ib-flap oom mend-hardware
+disk            disk-full mend-disk
 """
 
 import signal
@@ -13,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from lab import ailments, ground, network, processes, services
+from lab import ailments, ground, mishaps, network, processes, services
 from lab.errors import LabError
 from lab.hardware import Hardware
 from lab.layout import LabPaths, LabSpec
@@ -32,6 +33,8 @@ class Target:
     delay_milliseconds: int = 0
     gpu: int = 0
     code: int = 79  # of an Xid
+    percent: float = 50.0  # that a straggler is slower
+    folder: str | None = None  # that gets full
 
 
 @dataclass(frozen=True)
@@ -164,6 +167,59 @@ def _signal(found: list[tuple[Process, Hit]], number: signal.Signals, what: str)
     return hits
 
 
+def _one_rank(place: Place, target: Target) -> tuple[int, Process, Hit]:
+    """With the init of its node; the first of those that the target fits."""
+    found = _ranks(place, target)
+    if not found:
+        raise LabError("no such rank runs: `lab status` counts the processes of each node")
+    process, hit = found[0]
+    return processes.node_inits(place.paths.name)[str(hit.node)], process, hit
+
+
+def _order(word: str) -> Callable[[Place, Target], Strike]:
+    def aim(place: Place, target: Target) -> Strike:
+        init, rank, hit = _one_rank(place, target)
+
+        def strike() -> list[Hit]:
+            mishaps.order(init, rank, word)
+            return [hit]
+
+        return strike
+
+    return aim
+
+
+def straggler(place: Place, target: Target) -> Strike:
+    if not 1 <= target.percent <= 1000:
+        raise LabError(f"--percent {target.percent:g}: a rank gets 1 to 1000 per cent slower")
+    init, rank, hit = _one_rank(place, target)
+
+    def strike() -> list[Hit]:
+        mishaps.slow(init, rank, target.percent)
+        return [hit]
+
+    return strike
+
+
+def mend_ranks(place: Place, target: Target) -> Strike:
+    init = place.init(target)
+    return lambda: [_hit(process, target.node, {}) for process in mishaps.mend_ranks(init)]
+
+
+def disk_full(place: Place, target: Target) -> Strike:
+    return partial(mishaps.fill, place.init(target), _folder(target))
+
+
+def mend_disk(place: Place, target: Target) -> Strike:
+    return partial(mishaps.empty, place.init(target), _folder(target))
+
+
+def _folder(target: Target) -> str:
+    if target.folder is None or not target.folder.startswith("/"):
+        raise LabError("which folder? Give its whole path, e.g. --folder /home/alice/checkpoints")
+    return target.folder
+
+
 def cut_link(place: Place, target: Target) -> Strike:
     place.init(target)
     return partial(network.cut, place.head, place.node(target))
@@ -274,10 +330,8 @@ def mend_hardware(place: Place, target: Target) -> Strike:
 
 
 def oom(place: Place, target: Target) -> Strike:
-    node, ranks = Hardware(place.init(target)), _ranks(place, target)
-    if not ranks:
-        raise LabError("no rank runs there: `lab status` counts the processes of each node")
-    process, hit = ranks[0]
+    node = Hardware(place.init(target))
+    _, process, hit = _one_rank(place, target)
 
     def strike() -> list[Hit]:
         ailments.oom(node, process)
@@ -304,6 +358,9 @@ FAULTS: dict[str, Callable[[Place, Target], Strike]] = {
     "kill-rank": kill_rank,
     "stop-rank": stop_rank,
     "kill-agent": kill_agent,
+    **{word: _order(word) for word in ("hang", "exception", "nan")},
+    "straggler": straggler,
+    "mend-ranks": mend_ranks,
     "cut-link": cut_link,
     "restore-link": restore_link,
     "cut-management": cut_management,
@@ -322,4 +379,6 @@ FAULTS: dict[str, Callable[[Place, Target], Strike]] = {
     **{kind: _port_fault(fault) for kind, fault in ailments.PORT_FAULTS.items()},
     "oom": oom,
     "mend-hardware": mend_hardware,
+    "disk-full": disk_full,
+    "mend-disk": mend_disk,
 }

@@ -95,7 +95,7 @@ class Page:
             self._map = mmap.mmap(file.fileno(), SIZE)
         self.explicit = False  # whether the script tells its iterations itself
         self._sequence = 0
-        self._phase = ""
+        self._phase, self._phase_name = "", b""
         self._in_phases_ns = 0  # since the last iteration
         self._values = [0, -1, 0, 0, 0, 0]
 
@@ -116,7 +116,8 @@ class Page:
     def iterated(self, iteration: int | None = None, loss: float | None = None) -> None:
         """One more iteration is complete; without a number, the next one."""
         values, now = self._values, time.monotonic_ns()
-        self._count_phase(now)
+        if self._phase:
+            self._count_phase(now)
         took = now - values[2] - self._in_phases_ns if values[2] else 0
         values[1] = values[1] + 1 if iteration is None else iteration
         values[2] = now
@@ -135,21 +136,21 @@ class Page:
     def enter(self, phase: str) -> str:
         """Begins a phase ("" ends it); the one before."""
         now = time.monotonic_ns()
-        self._count_phase(now)
+        if self._phase:
+            self._count_phase(now)
         before, self._phase = self._phase, phase
+        self._phase_name = phase.encode("utf-8", "replace")[:_PHASE]
         self._values[3] = now
         self._write()
         return before
 
     def _count_phase(self, now: int) -> None:
-        if self._phase:
-            self._in_phases_ns += now - max(self._values[3], self._values[2])
+        self._in_phases_ns += now - max(self._values[3], self._values[2])
 
     def _write(self, lap: tuple[int, int, int, float, bool] | None = None) -> None:
         self._sequence += 1
         _SEQUENCE.pack_into(self._map, _SEQUENCE_AT, self._sequence)
-        name = self._phase.encode("utf-8", "replace")[:_PHASE]
-        _BODY.pack_into(self._map, _BODY_AT, *self._values, name, self.explicit)
+        _BODY.pack_into(self._map, _BODY_AT, *self._values, self._phase_name, self.explicit)
         if lap is not None:
             _LAP.pack_into(self._map, _LAPS_AT + lap[0] % LAPS * _LAP.size, *lap)
         self._sequence += 1

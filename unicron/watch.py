@@ -32,7 +32,7 @@ from unicron import page, report
 
 STACK_SIGNAL = signal.SIGRTMIN + 8
 SWITCH = "UNICRON_WATCH"  # "0": nothing of this is installed
-ASK_EVERY_SECONDS = 0.04
+ASK_EVERY_SECONDS = 0.25
 NOT_AS_WE_KNOW_IT = (AttributeError, KeyError, RuntimeError, TypeError)  # of torch's inner parts
 FORGOTTEN_STEPS = 100  # of other optimizers, after which the counted one is given up
 
@@ -101,7 +101,7 @@ class Watcher:
         parallel.__init__ = __init__
 
     def _tell_waiting(self) -> None:
-        """Of the last complete iteration. Asking takes 40 us, so not after each short iteration."""
+        """Of the last complete iteration. Asking takes time, so short ones are sampled."""
         one, now = self._parallel(), time.monotonic()
         if one is None or now < self._asked_at + ASK_EVERY_SECONDS:
             return

@@ -122,7 +122,7 @@ from torch.nn.parallel.distributed import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 model, optimizer = DistributedDataParallel(object()), Optimizer()
 for _ in range(4):
-    time.sleep(0.05)
+    time.sleep(0.26)
     optimizer.step()
 print(model.rate)
 """

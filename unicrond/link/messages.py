@@ -85,12 +85,12 @@ def beat(body: Body, identity: Identity, now: float) -> AgentBeat:
         iteration=fields.integer(body, "iteration", -1),
         counted=fields.integer(body, "counted", 0) if "counted" in body else 0,
         peers_heard={node: now - age for node, age in peers.items()},
-        paces=_paces(body.get("paces")),
+        paces=paces_from(body.get("paces")),
         assignment=None if given is None else assignment_from(given),
     )
 
 
-def _paces(value: object) -> tuple[tuple[int, Pace], ...]:
+def paces_from(value: object) -> tuple[tuple[int, Pace], ...]:
     """Rank and pace; what makes no sense is left out, as it is worth no broken connection."""
     rows = value[:MOST_PACES] if type(value) is list else []
     return tuple(found for row in rows if (found := _pace(row)) is not None)
