@@ -46,13 +46,15 @@ class Known:
 
 @dataclass(frozen=True)
 class Cluster:
-    """One look at everything, `at` Unix seconds. `incidents`: those that are open."""
+    """One look at everything, `at` Unix seconds. `incidents`: those that are open; `avoided`, by
+    run: nodes that it would not go on with for reasons that stand nowhere else."""
 
     at: float
     runs: Sequence[Run]
     nodes: Mapping[str, Node]
     allocations: Sequence[Allocation]
     incidents: Sequence[Incident] = ()
+    avoided: Mapping[int, frozenset[str]] = field(default_factory=dict)
 
     @cached_property
     def standings(self) -> tuple[Standing, ...]:
@@ -82,6 +84,7 @@ class Cluster:
         mine = [i for i in self.incidents if i.run_id == run.run_id]
         severe = [i for i in mine if i.generation == run.generation]
         bad = {loss.node for loss in run.losses if not loss.state.settled} | set(run.shunned)
+        bad |= self.avoided.get(run.run_id, frozenset())
         bad |= set(run.healing.lost) if run.healing else set()
         bad |= {i.root_node for i in severe if _takes_node(i)}
         bad |= {name for name in (*present, *run.nodes) if not self._answers(name)}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from test_chaos import fault
 from world import World
 
 from db.codec import dumps, loads
@@ -30,12 +32,13 @@ class Beside:
         self._store, self._learning = store, Learning(queries)
         self._windows, self._triggers = Windows(), Triggers()
         self.plans: list[tuple[Cause, dict[str, Any]]] = []
+        self.at: dict[float, dict[str, Any]] = {}  # the same, by time
         self._learn_due = 0.0
 
     def __call__(self, world: World) -> None:
         state = world.core.state
         self._windows.look(state.live_runs())
-        triggers = tuple(self._triggers.look(state))
+        triggers = tuple(self._triggers.look(state, world.clock.at))
         if not triggers and world.clock.at < self._learn_due:
             return
         self._learn_due = world.clock.at + 60
@@ -46,6 +49,7 @@ class Beside:
         known = Knowledge(learned=learned)
         if reply.plan is not None:
             known = recorded(reply.plan, triggers, learned, world.clock.at)
+            self.at[world.clock.at] = json.loads(reply.plan.doc)
             self.plans += [(t.cause, json.loads(reply.plan.doc)) for t in triggers]
         self._store.learn(known)
 
@@ -67,7 +71,7 @@ def queries(tmp_path: Path) -> Iterator[Queries]:
 def world(tmp_path: Path) -> Iterator[World]:
     with closing(open_store(f"sqlite:///{tmp_path}/unicron.db")) as store:
         world = World(store=store)
-        world.nodes(6)
+        world.nodes(8)
         yield world
 
 
@@ -98,7 +102,7 @@ def test_what_is_proposed_today_is_what_the_heal_then_does(world: World, queries
     world.until(lambda: size(world, shrinking) == 2)
     plan = planner.last(Cause.SEV1)
     assert sizes(plan["today"]) == {shrinking: 2, rigid: 2}
-    assert sizes(plan["unlimited"]) == {shrinking: 3, rigid: 2}  # the sixth node is free
+    assert sizes(plan["unlimited"]) == {shrinking: 3, rigid: 2}  # other nodes are free
     all_run(world, shrinking)
     world.cut(world.run(rigid).nodes[1])
     world.until(lambda: world.run(rigid).state is RunState.REQUEUED)
@@ -157,3 +161,36 @@ def test_a_node_that_returns_and_a_run_that_ends_call_for_a_plan(
     world.slurm.restore("n6")
     world.pass_seconds(10)
     assert Cause.NODE_RETURNED in {cause for cause, _ in planner.plans}
+
+
+@pytest.mark.parametrize("throw", range(4))
+def test_in_chaos_a_run_is_to_wait_today_only_if_its_heal_requeues_it(
+    world: World, queries: Queries, throw: int
+) -> None:
+    dice = random.Random(throw)
+    planner = beside(world, queries)
+    for i in range(2):
+        size = dice.randint(2, 3)
+        world.submit(size, min_nodes=dice.randint(1, size), user=f"u{i}", uid=1001 + i)
+    world.pass_seconds(10)
+    world.cut(world.run(1).nodes[-1])
+    world.pass_seconds(10)
+    for _ in range(5):
+        fault(world, dice)
+        world.pass_seconds(dice.choice([3, 8, 20, 50]))
+    assert [
+        doc for _, doc in planner.plans if "obstacle" in (doc["today"] | doc["unlimited"])
+    ] == []
+    compared = 0
+    for incident in queries.incidents(limit=1000).items:
+        lines = queries.story_of_incident(incident.incident_id, limit=1000).items
+        told = [line for line in lines if line.decision is not None]
+        planned = [line.entry.at for line in told if line.entry.text.startswith("planner, ")]
+        healed = [line for line in told if line.entry.at in planned[:1] and line.decision.acts]
+        if healed and incident.run_id is not None:
+            choice = healed[0].decision.choice
+            waits = planner.at[planned[0]]["today"]["runs"]
+            size = next(run["size"] for run in waits if run["id"] == incident.run_id)
+            assert (choice == "requeue") == (size == 0)
+            compared += 1
+    assert compared

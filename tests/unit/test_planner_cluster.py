@@ -101,6 +101,12 @@ def test_what_is_proposed_today_is_what_the_heal_would_go_on_with() -> None:
         )
 
 
+def test_nodes_that_only_the_core_knows_to_avoid_are_not_gone_on_with() -> None:
+    hurt = run(7, "n1", "n2", "n3")
+    seen = replace(cluster(nodes(3), hurt), avoided={7: frozenset({"n2", "n3"})})
+    assert sizes(proposed(seen).doc["today"]) == {7: 1}
+
+
 def test_a_lost_batch_host_is_no_reason_to_requeue_today() -> None:
     hurt = run(7, "n1", "n2", "n3")
     found = proposed(cluster(nodes(3), hurt, incidents=[lost(hurt, "n1")]))

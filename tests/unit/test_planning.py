@@ -110,7 +110,7 @@ def nodes(**states: NodeState) -> dict[str, Node]:
 
 
 def causes(triggers: Triggers, state: State) -> list[Cause]:
-    return [trigger.cause for trigger in triggers.look(state)]
+    return [trigger.cause for trigger in triggers.look(state, NOW)]
 
 
 def test_what_was_so_at_the_start_is_no_event() -> None:
@@ -123,17 +123,21 @@ def test_what_was_so_at_the_start_is_no_event() -> None:
 
 def test_a_severe_incident_calls_for_a_plan_once() -> None:
     state, triggers = a_state(a_run()), Triggers()
-    triggers.look(state)
+    triggers.look(state, NOW)
     state.incidents = {1: replace(lost("n2"), severity=Severity.SEV2)}
     assert causes(triggers, state) == []
     state.incidents = {1: lost("n2")}
-    assert triggers.look(state) == [Trigger(Cause.SEV1, "n2 is silent", 7, 1, "n2", 1)]
+    run = state.runs[7]
+    run.agents["n2"] = replace(run.agents["n2"], last_heard=NOW - 60)
+    run.agents["n3"] = replace(run.agents["n3"], connected=False, closed_at=NOW)
+    expected = Trigger(Cause.SEV1, "n2 is silent", 7, 1, "n2", 1, avoided=("n2",))
+    assert triggers.look(state, NOW) == [expected]
     assert causes(triggers, state) == []
 
 
 def test_runs_that_start_and_end_call_for_a_plan() -> None:
     state, triggers = a_state(), Triggers()
-    triggers.look(state)
+    triggers.look(state, NOW)
     state.runs = {7: a_run(state=RunState.STARTING)}
     assert causes(triggers, state) == []
     state.runs = {7: a_run()}
@@ -149,7 +153,7 @@ def test_runs_that_start_and_end_call_for_a_plan() -> None:
 
 def test_a_requeued_run_starts_again() -> None:
     state, triggers = a_state(a_run()), Triggers()
-    triggers.look(state)
+    triggers.look(state, NOW)
     state.runs = {7: a_run(state=RunState.REQUEUED)}
     assert causes(triggers, state) == []
     state.runs = {7: a_run()}
@@ -158,15 +162,15 @@ def test_a_requeued_run_starts_again() -> None:
 
 def test_a_weight_that_changes_calls_for_a_plan() -> None:
     state, triggers = a_state(a_run()), Triggers()
-    triggers.look(state)
+    triggers.look(state, NOW)
     state.runs = {7: a_run(weight=3.0)}
-    (found,) = triggers.look(state)
+    (found,) = triggers.look(state, NOW)
     assert found.what == "weight of run 7 changed from 1 to 3"
 
 
 def test_nodes_that_return_or_are_drained_call_for_a_plan() -> None:
     state, triggers = a_state(nodes=nodes()), Triggers()
-    triggers.look(state)
+    triggers.look(state, NOW)
     state.nodes = nodes(n2=NodeState.DRAINED, n3=NodeState.DOWN)
     assert causes(triggers, state) == [Cause.NODE_DRAINED]
     state.nodes = nodes(n3=NodeState.DRAINED)

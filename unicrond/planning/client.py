@@ -55,7 +55,7 @@ class Planning:
 
     def look(self, state: State) -> None:
         """After each turn of the loop."""
-        self.note(self._happenings.look(state))
+        self.note(self._happenings.look(state, self._clock.now()))
         now = time.monotonic()
         if now >= self._look_due:
             self._look_due = now + LOOK_SECONDS

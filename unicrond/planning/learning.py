@@ -83,7 +83,7 @@ class Learning:
         queries = self._queries
         if self._uptime is None:
             self._uptime = Uptime(queries.learned(UPTIME, CLUSTER))
-        seen = _cluster(queries, ask.at)
+        seen = _cluster(queries, ask)
         self._uptime.look(ask.at, seen.nodes)
         changes = _changes(queries)
         of_all = transitions.learn(changes)
@@ -148,13 +148,14 @@ class Learning:
         return tuple(new)
 
 
-def _cluster(queries: Queries, at: float) -> Cluster:
+def _cluster(queries: Queries, ask: Ask) -> Cluster:
     return Cluster(
-        at=at,
+        at=ask.at,
         runs=queries.runs(live=True, limit=MOST_RUNS).items,
         nodes={seen.node.name: seen.node for seen in queries.nodes(limit=MOST_NODES).items},
         allocations=[s.allocation for s in queries.allocations(limit=MOST_ALLOCATIONS).items],
         incidents=queries.incidents(open_=True, limit=MOST_OPEN).items,
+        avoided={t.run_id: frozenset(t.avoided) for t in ask.triggers if t.run_id is not None},
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from unicrond.core import guards
 from unicrond.core.state import State
 from unicrond.model.cluster import Node, NodeState
 from unicrond.model.incident import Severity
@@ -29,7 +30,8 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """What happened, in a few words, and to what it belongs in the story."""
+    """What happened, in a few words, and to what it belongs in the story. `avoided`: nodes that a
+    heal of that run would not go on with, as far as only the core knows."""
 
     cause: Cause
     what: str
@@ -37,6 +39,7 @@ class Trigger:
     incident_id: int | None = None
     node: str = ""
     generation: int = 0
+    avoided: tuple[str, ...] = ()
 
 
 class Triggers:
@@ -46,18 +49,22 @@ class Triggers:
         self._runs: dict[int, tuple[float, bool]] = {}  # live ones: weight, whether it has run
         self._nodes: Mapping[str, Node] = {}
 
-    def look(self, state: State) -> list[Trigger]:
-        found = [*self._incidents(state), *self._of_runs(state), *self._of_nodes(state)]
+    def look(self, state: State, now: float) -> list[Trigger]:
+        found = [*self._incidents(state, now), *self._of_runs(state), *self._of_nodes(state)]
         if self._first:
             self._first = False
             return []
         return found
 
-    def _incidents(self, state: State) -> Iterator[Trigger]:
+    def _incidents(self, state: State, now: float) -> Iterator[Trigger]:
         severe = {n for n, i in state.incidents.items() if i.severity is Severity.SEV1}
         for number in sorted(severe - self._severe):
             i = state.incidents[number]
-            yield Trigger(Cause.SEV1, i.summary, i.run_id, number, i.root_node, i.generation)
+            run = state.runs.get(i.run_id) if i.run_id is not None else None
+            avoided = _avoided(state, run, now) if run else ()
+            yield Trigger(
+                Cause.SEV1, i.summary, i.run_id, number, i.root_node, i.generation, avoided
+            )
         self._severe = severe
 
     def _of_runs(self, state: State) -> Iterator[Trigger]:
@@ -86,6 +93,13 @@ class Triggers:
             if before is not None and before.state is not node.state:
                 yield from _changed(before, node)
         self._nodes = state.nodes
+
+
+def _avoided(state: State, run: Run, now: float) -> tuple[str, ...]:
+    """An agent whose connection ended is started again, so its node is not lost."""
+    ended = {name for name, view in run.agents.items() if view.closed_at}
+    silent = guards.unreachable(state, run, now) - ended
+    return tuple(sorted(silent | guards.avoided(state, run)))
 
 
 def _of(run: Run, cause: Cause, what: str) -> Trigger:
