@@ -71,7 +71,8 @@ def test_whatever_fails_together_every_incident_ends_and_no_run_is_stuck(seed: i
     for incident in world.core.state.incidents.values():
         job = allocations.get(incident.run_id or 0)
         queued = job is not None and job.state is JobState.PENDING
-        assert incident.state is IncidentState.PERSON and incident.decided_at or queued, incident
+        decided = incident.state is IncidentState.PERSON and incident.decided_at > 0
+        assert decided or queued, incident
     for run in world.core.state.live_runs():
         waits = allocations[run.run_id].state is JobState.PENDING
         asked = any(i.run_id == run.run_id for i in world.core.state.incidents.values())

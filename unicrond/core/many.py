@@ -121,8 +121,10 @@ def _missed(cycle: Cycle, run: Run) -> set[str]:
     alive = {n: v for n, v in run.agents.items() if v.connected and _heard(cycle, v)}
     found: set[str] = set()
     for name, view in alive.items():
+        if len(view.peers_heard) < len(alive) - 1 or len(alive) == 1:
+            continue
         hears = {n for n, at in view.peers_heard.items() if _fresh(cycle, view, at)}
-        if len(alive) > 1 and hears.issuperset(alive.keys() - {name}):
+        if hears.issuperset(alive.keys() - {name}):
             found |= run.agents.keys() - hears
     return found
 
