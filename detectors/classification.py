@@ -29,6 +29,7 @@ from detectors import (
     training,
     xid,
 )
+from detectors.guess import better
 from detectors.harmless import about, kept_lines, plain
 from detectors.prefilter import Prefilter
 from detectors.rules import NONE, PEER, SEV2, UNKNOWN, Finding, Text, apply, blamed, finding
@@ -69,7 +70,8 @@ HINT = re.compile(
 )
 KERNEL_HINT = re.compile(r"\bfatal\b|\bpanic\b|\bcritical\b|device (?:heartbeat )?(?:lost|hang)")
 NOT_A_HINT = re.compile(
-    r"\bwarn(?:ing)?\b|^\W*w\d{4} \d\d:|\[w\d{3,4} \d\d:|^\W*\|? *[\w ]+ : *[\w ]+\|?$"
+    r"\bwarn(?:ing)?\b|^\W*w\d{4} \d\d:|\[w\d{3,4} \d\d:|: w \S+:\d+\]|^\W*\|"
+    r"? *[\w ]+ : *[\w ]+\|?$"
 )
 
 
@@ -98,6 +100,7 @@ def judge(source_kind: str, text: str) -> Finding | None:
 
 def _in_company(found: Finding, seen: Text) -> Finding:
     """What the rest of the text, or where it comes from, makes of the finding."""
+    found = better(found)
     if "checkpointexception ranks:" in seen.lower:  # every rank prints the faults of all
         found = blamed(found, PEER)
     if found.tier <= Tier.VICTIM and FINISHED.search(seen.whole):

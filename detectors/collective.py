@@ -68,7 +68,8 @@ RULES = (
          ("no available block found", "tensors were submitted to be reduced", "stalled ranks",
           "stalled ops"), blame=PEER, tier=TIMEOUT),
     Rule("node.dead", Kind.LOST, SEV1,
-         ("node it was running on is dead", "node has crashed", "its node has died"),
+         ("node it was running on is dead", "node has crashed", "its node has died",
+          "has been marked dead because the"),
          blame=PEER, tier=Tier.PROCESS),
     Rule("ras.missing", Kind.LOST, SEV2, ("missing communicator data", "the missing rank"),
          blame=PEER, tier=VICTIM),
@@ -94,13 +95,13 @@ RULES = (
           "rendezvousgracefulexiterror", "tcpstore server has shut down", "diststoreerror",
           "distnetworkerror", "store is closed", "the connection to the c10d store has failed",
           "pair was closed", "peer closed", "failed to get exception from", "leader task",
-          "another task died", "has been marked dead because", "coordination service",
+          "another task died", "coordination service",
           "barriererror", "unhealthy task", "horovod has been shut",
           "deadline_exceeded: barrier"),
          "should dump|horovod has been shut down|dump flag|got 0 bytes|sendbytes failed|"
          "recv(vector|value) failed|"
          "rendezvous(closed|connection|gracefulexit)error|rendezvous is closed|"
-         "server has shut down|marked dead because|diststoreerror: (?!timed)|"
+         "server has shut down|diststoreerror: (?!timed)|"
          "distnetworkerror: (?!.*(failed to (listen|bind)|timed out))|c10d store has failed|"
          "pair was closed|leader task|another task died|coordination service|store is closed|"
          "deadline_exceeded: barrier", blame=PEER, tier=VICTIM,

@@ -32,6 +32,10 @@ MISMATCH = (
     "compiled with an unsupported toolchain",
     "the cuda driver is too old",
     "driver/library mismatch",
+    "cudaerrorinsufficientdriver",
+    "please update your driver",
+    "unsatisfied condition: cuda",
+    "unsatisfied condition: driver",
 )
 
 # fmt: off
@@ -76,12 +80,14 @@ RULES = (
           "uncorrectable dram", "volatile dbe", "dbes detected", "dbe detected",
           "dbe (double bit", "sram threshold exceeded", "retired pages limit",
           "page retirement failure", "memory page retirement limit", "faulty memory elements",
-          "miscompare failure", "contained error", "uncorrectable row remap limit",
+          "miscompare failure", "contained error", "ram uncorrectable error",
+          "uncorrectable row remap limit",
           "sram threshold count exceeded"),
          "(uncorrectable ecc|double.bit ecc|dbe ecc|ecc ?uncorrectable|remap(ping)? failure|"
          "uncorrectable [sd]ram|volatile dbe|dbes? detected|threshold exceeded|double bit error|"
          "retired pages limit|retirement (failure|limit)|uncorrectable double|faulty memory el|"
-         "miscompare failure|contained error|row remap limit|count exceeded)(?! *(errors?|"
+         "miscompare failure|contained error|[sd]ram uncorrectable error|row remap limit|"
+         "count exceeded)(?! *(errors?|"
          r"count|occurred)? *: *(0|no)\b)", tier=HARD),
     Rule("gpu.ecc.field", Kind.ECC, SEV1, ("volatile",),
          r"(?s)volatile(?:(?!aggregate).)*[sd]ram uncorrectable[\w -]*: *[1-9]", tier=HARD),

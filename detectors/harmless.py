@@ -49,7 +49,8 @@ HARMLESS = re.compile(
             r"', nvls disabled|not using it$|falling back to",
             r"nccl (?:info|trace)\b(?! \S+ -> \d)|communicator encountered a fatal error|"
             r"^nccl version",
-            r"accept failed resource temporarily|numa balancing|could not find real path|"
+            r"accept failed (?:success|resource temporarily)|numa balancing|"
+            r"could not find real path|"
             r"failed to open libibverbs|"
             r"failed to find (?:libcudart|cudadriver|cuda library)|missing \"?iommu=pt|"
             r"net/plugin: (?:no plugin|could not find|failed to find)|dmabuf is (?:un)?available",

@@ -94,6 +94,8 @@ RULES = (
     Rule("net.libfabric", Kind.NETWORK, SEV3, ("libfabric:",),
          r"libfabric:\S+(cq|error)[^\n]*<(warn|error)>[^\n]*err: *-?\d", blame=UNKNOWN,
          tier=SYMPTOM),
+    Rule("net.flushed", Kind.NETWORK, SEV3, ("request flushed error", "wr_flush_err"),
+         tier=VICTIM),
     Rule("net.abort", Kind.REFUSED, SEV3, ("software caused connection abort",),
          r"connect[^\n]*software caused connection abort", blame=UNKNOWN, tier=SYMPTOM),
     Rule("net.connect", Kind.REFUSED, SEV3, ("-> 2",),

@@ -52,7 +52,8 @@ RULES = (
           "not evenly divisible", "invalid value for", "missing required", "unknown option",
           "unknown argument", "world size", "environment variable", "environment variables",
           "invalid literal for int", "unsupported argument", "invalid argument:",
-          "is not equal to micro_batch"),
+          "is not equal to micro_batch", "arguments are not used", "unused arguments",
+          "assertion failed: "),
          "unrecognized arguments|arguments are required|invalid choice:|expected one argument|"
          "no such option|misconfigurationexception|config(attribute|key|value|type)error|"
          r"missingconfigexception|validation ?errors? for|validationerror|hydra\.errors|"
@@ -60,7 +61,9 @@ RULES = (
          "invalid configuration|config(uration)? ?error|(is not|must be|not evenly) divisible|"
          r"error: [^\n]*(invalid value|missing required|unknown (option|argument))|(error|"
          r"exception)[^\n]*world.?size[^\n]*(but|not|must|!=|greater|less|mismatch)|(error|"
-         r"exception)[^\n]*environment variable|micro_batch", recurs=True),
+         r"exception)[^\n]*environment variable|micro_batch|arguments are not used|"
+         r"unused arguments|"
+         r"assertion failed: [^\n]*(world|mpi|tp|pp|dp)_?(size)?\b", recurs=True),
     Rule("python.bug", Kind.USER_BUG, SEV2, ("error", "exception", "stopiteration"),
          r"(?m)^[^\n]{0,120}?(?<![\w.])((syntax|indentation|tab|name|type|attribute|key|index|"
          "value|zerodivision|assertion|unboundlocal|recursion|notimplemented|lookup|"

@@ -103,6 +103,8 @@ RULES = (
     Rule("slurm.registration", Kind.CONFIGURATION, SEV1,
          ("low realmemory", "low real_memory", "low socket", "low cpu", "low tmpdisk",
           "low tmp disk", "different slurm.conf"), tier=HARD),
+    Rule("slurm.refused", Kind.CONFIGURATION, SEV1, ("_slurm_rpc_node_registration",),
+         r"node_registration node=\S+ invalid argument", tier=Tier.SUMMARY),
     Rule("slurm.hardware", Kind.CONFIGURATION, NONE,
          ("node configuration differs from hardware",), tier=Tier.HINT),
     Rule("slurm.health", Kind.SOFTWARE, SEV1,
@@ -114,12 +116,14 @@ RULES = (
           "more processors requested", "execve()", "couldn't chdir", "invalid --",
           "memory specification can not", "invalid generic resource", "job violates",
           "invalid user id", "requested partition configuration", "unable to create step",
-          "couldn't start container", "failed to import docker image", "container start failed"),
+          "couldn't start container", "failed to import docker image", "container start failed",
+          "unable to layout tasks", "not found in the job", "failed to distribute tasks"),
          "requested (node|partition) configuration|invalid (account|partition|qos|generic|user)|"
          "unable to allocate resources: (?!.*(contact|timed out|connect))|"
          r"submission failed: (?!.*(contact|timed out|connect))|more processors|execve\(\)|"
          "couldn't chdir|memory specification|job violates|unable to create step|"
-         "couldn't start container|failed to import docker|container start failed",
+         "couldn't start container|failed to import docker|container start failed|layout tasks|"
+         "gres[^\n]*not found in the job|failed to distribute tasks",
          recurs=True),
     Rule("slurm.controller.away", Kind.REFUSED, SEV3,
          ("slurm controller (connect failure", "controller (shutdown", "controller (receive"),

@@ -86,7 +86,8 @@ RULES = (
           "file in archive is not in a subdirectory", "archive is corrupted", "truncated file",
           "bytes were requested, but", "data loss", "dataloss",
           "invalid magic number; corrupt file", "corrupt file", "could not read bytes",
-          "failed locating file", "weights from pytorch checkpoint file"),
+          "failed locating file", "weights from pytorch checkpoint file",
+          "is not a folder containing"),
          tier=Tier.HARDWARE, recurs=True, unless="streamwriter"),
 )
 # fmt: on

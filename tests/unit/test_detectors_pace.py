@@ -17,7 +17,7 @@ class Ranks:
         self.dice = random.Random(seed)
         self.sigma, self.count, self.iterations = sigma, count, 0
         self.pacers = [Pacer() for _ in range(count)]
-        self.comparison = Comparison(1, count)
+        self.comparison = Comparison(1, dict.fromkeys(range(count), "n1"))
         self.told: set[tuple[int, int]] = set()
 
     def train(self, iterations: int, slow: dict[int, float] | None = None) -> list[Finding]:
@@ -105,7 +105,7 @@ def test_a_run_that_stays_slow_is_taken_for_what_it_is_in_the_end() -> None:
 
 
 def test_ranks_that_are_never_heard_keep_little() -> None:
-    comparison = Comparison(1, 4)
+    comparison = Comparison(1, dict.fromkeys(range(4), "n1"))
     for window in range(10_000):
         assert comparison.take(0, Pace(window, 1.0, 1.0)) == []
     assert len(comparison._open) <= 9

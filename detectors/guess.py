@@ -1,0 +1,52 @@
+"""What a line of error is most likely about when no rule knows it: its vocabulary decides. Pure.
+
+The weakest verdicts there are; their rules are called `guess.*`, so that their record is their own.
+A text without a word from here stays "other software error".
+May touch: this package's nouns and rules.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from detectors.rules import PEER, SELF, SEV1, SEV2, SEV3, UNKNOWN, Finding
+from detectors.verdict import Kind
+
+GUESSED = ("unknown", "nccl.warning", "python.other")  # rules that know that something is wrong
+FOREIGN = re.compile(r"\b(hip|hccl|npu|ascend|triton|xla|tpu|neuron|habana|miopen)\b")
+# The first whose words stand in the line.
+TABLE = tuple(
+    (name, re.compile(words), kind, severity, blame)
+    for name, words, kind, severity, blame in (
+        ("fabric", r"nvswitch|fabric ?manager", Kind.NVSWITCH, SEV1, SELF),
+        ("nvlink", r"nvlink", Kind.NVLINK, SEV1, UNKNOWN),
+        ("ecc", r"\becc\b|uncorrectable", Kind.ECC, SEV1, SELF),
+        ("checkpoint", r"(load|read|restor|resum|deserial)\w* [^\n]*(checkpoint|ckpt|weights)",
+         Kind.CHECKPOINT, SEV2, SELF),
+        ("storage", r"(sav|writ)\w* [^\n]*(checkpoint|ckpt|file|disk)|filesystem|\b(disk|volume)\b",
+         Kind.STORAGE, SEV2, SELF),
+        ("rdma", r"infiniband|\bibv?_|rdma|roce\b|\bqp\b|\bcqe?\b|mlx\d|\befa\b|libfabric|\bucx\b",
+         Kind.NETWORK, SEV3, UNKNOWN),
+        ("peer", r"disconnect|\bpeers?\b|remote (rank|process|worker)|heartbeat",
+         Kind.LOST, SEV2, PEER),
+        ("network", r"socket|\bconnect(ion)?\b|\bnetwork\b|\bdns\b|unreachable|timed? ?out",
+         Kind.NETWORK, SEV3, UNKNOWN),
+        ("cuda", r"\bcu(da|dnn|blas|fft)", Kind.CUDA, SEV2, SELF),
+        ("configuration", r"\bconfig|argument|\boption\b|not (supported|installed|compatible)|"
+         r"incompatible|\brequires\b|version", Kind.CONFIGURATION, SEV2, SELF),
+    )
+)  # fmt: skip
+
+
+def better(found: Finding) -> Finding:
+    """The finding itself where its rule knows, or nothing better can be guessed."""
+    verdict = found.verdict
+    line = verdict.evidence.lower()
+    if verdict.rule not in GUESSED or FOREIGN.search(line):
+        return found
+    for name, words, kind, severity, blame in TABLE:
+        if words.search(line):
+            guess = replace(verdict, kind=kind, severity=severity, blame=blame)
+            return replace(found, verdict=replace(guess, rule=f"guess.{name}"))
+    return found
