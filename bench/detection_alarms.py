@@ -122,7 +122,7 @@ def train(
     ranks: int, sigma: float, slow: dict[int, float], onset: int, most: int, seed: int
 ) -> Iterator[tuple[int, Finding]]:
     """Ranks that wait for the slowest in each iteration; `slow` ones are so from `onset` on."""
-    dice, comparison = random.Random(seed), Comparison(1, ranks)
+    dice, comparison = random.Random(seed), Comparison(1, dict.fromkeys(range(ranks), "n1"))
     pacers = [Pacer() for _ in range(ranks)]
     for number in range(1, most + 1):
         own = [dice.lognormvariate(0, sigma) for _ in range(ranks)]

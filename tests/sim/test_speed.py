@@ -106,6 +106,16 @@ def test_a_run_that_is_slower_as_a_whole_is_told_once(world: World) -> None:
     assert kinds(world) == [ActionKind.NOTIFY]
 
 
+def test_a_run_that_is_slower_for_its_straggler_is_one_incident(world: World) -> None:
+    job = running(world)
+    paces = Paces(world, job)
+    paces.pass_windows(40)
+    paces.pass_windows(30, {1: 1.5})
+    [incident] = open_(world)
+    assert (incident.kind, incident.root_rank) == ("straggler", 1)
+    assert "an iteration takes 1." in story_of(world)
+
+
 def test_an_agent_speaks_of_its_own_ranks_alone(world: World) -> None:
     job = running(world)
     paces = Paces(world, job)

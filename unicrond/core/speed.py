@@ -8,6 +8,7 @@ NaN/loss spike       a rank's script told such losses
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from detectors.stragglers import Comparison, Finding
@@ -41,16 +42,16 @@ def on_beat(cycle: Cycle, run: Run, beat: AgentBeat) -> None:
         return
     known = cycle.state.speeds.get(run.run_id)
     if known is None or known.generation != run.generation:
-        known = Comparison(run.generation, assignment.world_size)
+        nodes = {slot.rank: slot.node for slot in assignment.slots}
+        known = Comparison(run.generation, nodes)
         cycle.state.speeds[run.run_id] = known
-    nodes = {slot.rank: slot.node for slot in assignment.slots}
     for rank, pace in beat.paces:
-        if nodes.get(rank) == beat.node:
+        if known.nodes.get(rank) == beat.node:
             for finding in known.take(rank, pace):
-                _on_finding(cycle, run, finding, nodes)
+                _on_finding(cycle, run, finding, known.nodes)
 
 
-def _on_finding(cycle: Cycle, run: Run, found: Finding, nodes: dict[int, str]) -> None:
+def _on_finding(cycle: Cycle, run: Run, found: Finding, nodes: Mapping[int, str]) -> None:
     rank = found.rank
     kind = SLOWER if rank is None else str(Kind.STRAGGLER)
     if found.over:
@@ -60,12 +61,17 @@ def _on_finding(cycle: Cycle, run: Run, found: Finding, nodes: dict[int, str]) -
         return
     seconds = f"{found.seconds:.3g} s instead of {found.usual_seconds:.3g} s"
     times = f"{found.ratio:.2f} x as long ({seconds})"
-    seen = Observation(kind, "iterations.slower", cycle.now, f"an iteration takes {times}")
     if rank is not None:
         node = nodes[rank]
         what = f"rank {rank} on {node} takes {times} of its own; its peers wait for it"
-        seen = Observation(kind, "straggler.own_time", cycle.now, what, node, rank)
-    _tell(cycle, run, seen)
+        _tell(cycle, run, Observation(kind, "straggler.own_time", cycle.now, what, node, rank))
+        return
+    what = f"an iteration takes {times}"
+    cause = next((i for i in _observed(cycle, run) if i.kind == Kind.STRAGGLER), None)
+    if cause is not None:
+        cycle.note("signal", what, run, incident=cause.incident_id)
+    else:
+        _tell(cycle, run, Observation(kind, "iterations.slower", cycle.now, what))
 
 
 def on_loss(cycle: Cycle, run: Run, signal: Signal) -> None:
