@@ -120,12 +120,12 @@ def _allocations(connection: Connection, before: float, rows: int) -> int:
 
 
 def _of_nothing(connection: Connection, before: float, rows: int) -> int:
-    """Lines and decisions of no incident and no run: their numbers rise with time."""
+    """Lines of no run and no incident, and what the planner proposed; numbers rise with time."""
     lines, reasons = journal.c, decisions.c
     gone = 0
     for c, mine in (
         (lines, lines.run_id.is_(None) & lines.incident_id.is_(None)),
-        (reasons, reasons.incident_id == 0),
+        (reasons, (reasons.incident_id == 0) & ~_lives(reasons.run_id)),
     ):
         oldest = select(c.id, c.at).where(mine).order_by(c.id).limit(max(0, rows - gone))
         old = [row.id for row in connection.execute(oldest) if row.at < before]

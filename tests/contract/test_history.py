@@ -169,6 +169,17 @@ def test_old_lines_behind_newer_ones_of_others_are_found(url: str, store: SqlSto
     assert rows(url) == {"journal": 3}
 
 
+def test_what_the_planner_proposed_goes_unless_its_run_lives(url: str, store: SqlStore) -> None:
+    proposed = replace(DECISION, incident_id=0)
+    of_nobody = replace(proposed, run_id=None)
+    later = replace(of_nobody, at=NEW)
+    live = replace(RUN, run_id=4712)
+    fill(store, runs=(ENDED, live), decisions=(proposed, replace(proposed, run_id=4712), of_nobody))
+    store.save(Changes(decisions=(later,)))
+    forget_all(store)
+    assert rows(url) == {"runs": 1, "decisions": 2}
+
+
 def test_batches_follow_one_another_and_then_there_is_a_rest() -> None:
     left, asked = [2, 1, 0, 1, 0], []
 
