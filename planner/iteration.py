@@ -35,6 +35,7 @@ DEPARTURE = 0.10  # of the model from the truth, far from what was measured
 DOUBLINGS = 2.0  # over which such a departure lasts
 LEAST_NOISE = 0.02  # of one window of iterations
 WINDOWS_THAT_COUNT = 8  # of one size: more do not make it surer, for noise is not independent
+MEDIAN_OVER_MEAN = 1.2533  # deviation of a median over that of a mean
 SIDE = 1.645  # standard deviations to each side of an interval of 90 %
 MANY_MICRO_BATCHES = 10**6
 
@@ -56,7 +57,7 @@ class Measured:
         """Of the middle, relative to it: by the median deviation, so that outliers count little."""
         deviations = np.abs(np.log(np.array(self.seconds) / self.middle))
         of_one = max(LEAST_NOISE, 1.4826 * float(np.median(deviations)))
-        return of_one / math.sqrt(min(len(self.seconds), WINDOWS_THAT_COUNT))
+        return MEDIAN_OVER_MEAN * of_one / math.sqrt(min(len(self.seconds), WINDOWS_THAT_COUNT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,12 +163,12 @@ class Fit:
     def _predict(self, workers: int) -> tuple[float, float]:
         """Mean and standard deviation of the logarithm of an iteration's seconds."""
         there = np.array([workers])
-        mean, slope = _model(self.workload, self.theta, there)
+        mean, slope = log_seconds(self.workload, self.theta, there)
         if not self.measured:
             variance = DEPARTURE**2 + slope[0] @ self._covariance @ slope[0]
             return float(mean[0]), math.sqrt(variance)
         sizes, factor, residual, slopes = self._seen
-        near = _departure(there, sizes)[0]
+        near = departures(there, sizes)[0]
         weights = cho_solve(factor, near)
         left = slope[0] - weights @ slopes
         variance = DEPARTURE**2 - near @ weights + left @ self._covariance @ left
@@ -176,7 +177,7 @@ class Fit:
     @cached_property
     def _seen(self) -> tuple[Floats, tuple[Floats, bool], Floats, Floats]:
         sizes, seconds, covariance = _observations(self.measured)
-        mean, slopes = _model(self.workload, self.theta, sizes)
+        mean, slopes = log_seconds(self.workload, self.theta, sizes)
         return sizes, cho_factor(covariance, lower=True), seconds - mean, slopes
 
     @cached_property
@@ -196,7 +197,7 @@ def fit(workload: Workload, measured: Sequence[Measured], gpu: str = "") -> Fit 
         return None
     if not workload.workers:
         workload = replace(workload, workers=usable[0].workers)
-    laws = _prior(workload, gpu)
+    laws = prior_laws(workload, gpu)
     start = np.log([law.median for law in laws])
     if not usable:
         return Fit(workload, gpu, usable, laws, start, doubt)
@@ -208,7 +209,7 @@ def fit(workload: Workload, measured: Sequence[Measured], gpu: str = "") -> Fit 
     middle, sigma = start.copy(), np.array([law.sigma for law in laws])
 
     def residuals(theta: Floats) -> Floats:
-        mean, _ = _model(workload, theta, sizes)
+        mean, _ = log_seconds(workload, theta, sizes)
         whitened = solve_triangular(root, seconds - mean, lower=True)
         return np.concatenate([whitened, (theta - middle) / sigma])
 
@@ -226,7 +227,7 @@ def _believed(workload: Workload, measured: Sequence[Measured]) -> tuple[Workloa
     return replace(workload, layouts=(Layout(),), micro_batches=0), doubt
 
 
-def _prior(workload: Workload, kind: str) -> tuple[LogNormal, LogNormal]:
+def prior_laws(workload: Workload, kind: str) -> tuple[LogNormal, LogNormal]:
     """Of W in GPU seconds, and of rho."""
     gpu, flops = priors.gpu_of(kind), workload.flops_per_iteration
     if not flops:
@@ -241,7 +242,7 @@ def _prior(workload: Workload, kind: str) -> tuple[LogNormal, LogNormal]:
     return of_work, replace(priors.EXPOSED_BY_MODEL, median=float(np.clip(rho, 1e-3, 3.0)))
 
 
-def _model(workload: Workload, theta: Floats, sizes: Floats) -> tuple[Floats, Floats]:
+def log_seconds(workload: Workload, theta: Floats, sizes: Floats) -> tuple[Floats, Floats]:
     """Logarithm of the seconds at each size in its best layout, and its slopes along theta."""
     rho = math.exp(theta[1])
     mean, slopes = np.empty(sizes.size), np.ones((sizes.size, 2))
@@ -253,7 +254,7 @@ def _model(workload: Workload, theta: Floats, sizes: Floats) -> tuple[Floats, Fl
     return mean, slopes
 
 
-def _departure(one: Floats, other: Floats) -> Floats:
+def departures(one: Floats, other: Floats) -> Floats:
     apart = np.abs(np.log2(one)[:, None] - np.log2(other)[None, :])
     return np.asarray(DEPARTURE**2 * np.exp(-apart / DOUBLINGS), np.float64)
 
@@ -263,4 +264,4 @@ def _observations(measured: Sequence[Measured]) -> tuple[Floats, Floats, Floats]
     sizes = np.array([m.workers for m in measured], np.float64)
     seconds = np.log([m.middle for m in measured])
     noise = np.diag([m.noise**2 for m in measured])
-    return sizes, seconds, _departure(sizes, sizes) + noise
+    return sizes, seconds, departures(sizes, sizes) + noise

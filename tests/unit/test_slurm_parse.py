@@ -13,6 +13,7 @@ from unicrond.slurm.parse import (
     BadRecord,
     Jobs,
     excluded_nodes,
+    gpu_type,
     gpus,
     parse_jobs,
     parse_nodes,
@@ -201,6 +202,20 @@ def test_a_job_that_is_shown_twice_belongs_to_nobody() -> None:
     read = parse_jobs(text + text.replace("alice(1001)", "mallory(1003)"), {})
     assert read.known[31].uid == -1
     assert "job 31: shown twice" in read.troubles
+
+
+@pytest.mark.parametrize(
+    ("gres", "kind"),
+    [
+        ("gpu:h100:8(S:0-1)", "h100"),
+        ("gpu:nvidia_a100-sxm4-80gb:4,nic:2", "nvidia_a100-sxm4-80gb"),
+        ("gpu:8", ""),
+        ("nic:2", ""),
+        ("", ""),
+    ],
+)
+def test_the_type_of_a_nodes_gpus_is_told_where_slurm_names_it(gres: str, kind: str) -> None:
+    assert gpu_type(gres) == kind
 
 
 def test_newer_slurm_tells_requested_and_allocated_gpus() -> None:
