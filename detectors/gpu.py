@@ -43,7 +43,7 @@ RULES = (
     Rule("gpu.lost", Kind.GPU_LOST, SEV1,
          ("fallen off the bus", "config space inaccessible", "gpu is lost", "gpu_is_lost",
           "gpu lost", "err!", "unable to determine the device handle for gpu",
-          "gpu is no longer accessible",
+          "gpu is no longer accessible", "failed to get details on gpu",
           "api_gpu_attached_sanity_check failed", "gpu_in_fullchip_reset"), tier=HARD),
     Rule("gpu.missing", Kind.GPU_LOST, SEV1,
          ("count reported lower than configured", "gpu count mismatch", "gpus found,",

@@ -29,7 +29,8 @@ HARMLESS = re.compile(
             r"exception ignored in",
             r"setting omp_num_threads|overloaded, please further tune",
             r"fatal: not a git repository|cannot change locale|cannot modify limit|"
-            r"inappropriate ioctl for device|libibverbs: warning|failed to load image python ext|"
+            r"(?:terminal|stty|standard input|tty)[^\n]*inappropriate ioctl|libibverbs: warning|"
+            r"failed to load image python ext|"
             r"unable to resolve hostname to a \(local\)|pmix[^\n]*gds|leaked semaphore|"
             r"sys\.excepthook is missing|journal corrupted or uncleanly|file exists$",
             r"tokenizers: the current process just got forked",
@@ -60,7 +61,8 @@ HARMLESS = re.compile(
             r"(?:x11|spank)[^\n]*(?:plugin|display)|cannot find name for (?:user|group) id|"
             r"requested nodes are busy|temporarily disabled|queued and waiting for resources|"
             r"srun: error: \S+ tasks? [\d,-]+: terminated|srun: debug|slurmd: debug|: debug\d?:|"
-            r"done with job|bypassing signal",
+            r"done with job|bypassing signal|could not open \w+ state file|state save file|"
+            r"incomplete \w+ data checkpoint",
             r"exit(?:ed)? ?(?:with )?(?:exit )?(?:code|status):? 0\b(?!x)|exitcode *: 0\b|"
             r"completed +0:0|completed successfully",
             r"(?<![\w.])(?:0|no|zero) (?:\w+ )?(?:errors|failures|failed|warnings?|oom)\b|"

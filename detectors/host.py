@@ -16,7 +16,8 @@ HARD = Tier.HARDWARE
 # fmt: off
 RULES = (
     Rule("memory.uncorrected", Kind.HOST_MEMORY, SEV1,
-         ("[hardware error]", "edac", "mce:", "memory failure:", "machine check"),
+         ("[hardware error]", "edac", "mce:", "memory failure:", "machine check",
+          "this is not a software error"),
          r"edac [^\n]*\bue\b|edac[^\n]*uncorrect|uncorrected|memory failure: 0x|"
          "machine check exception|fatal machine check|event severity: (fatal|recoverable)|"
          r"handling mce memory error(?![^\n]*\bce\b)|uncorrectable (memory|ecc|error)", tier=HARD,
@@ -27,8 +28,8 @@ RULES = (
          ("hardware memory corruption", "hwpoison", "mca: ", "memory error on dimm",
           "check_hw_physmem", "check_hw_mcelog"), tier=HARD),
     Rule("memory.corrected", Kind.HOST_MEMORY, NONE,
-         ("edac", "[hardware error]", "mce:", "corrected"),
-         r"edac [^\n]*\bce\b|event severity: corrected|corrected error, no action|"
+         ("edac", "[hardware error]", "mce:", "corrected", "this is not a software error"),
+         r"edac [^\n]*\bce\b|event severity: corrected|(?<!un)corrected error(, no action|$)|"
          "corrected (memory|hardware|machine check) error|machine check events logged|"
          "has been corrected by h/w", tier=Tier.HINT),
     Rule("pcie.fatal", Kind.PCIE_AER, SEV1,

@@ -31,12 +31,17 @@ RULES = (
          ("cable unplugged", "port state change to down", "no ib port", "check_hw_ib",
           "ib port is down", "port is not active", "health compromised", "mlx5_core",
           "physical state: disabled", "physical state: polling", "state: down", "port_down",
-          "no active ib port", "ib_query_port"),
+          "no active ib port", "ib_query_port", "infinibandchardevicecheck",
+          "infinibandstatecheck", "ethernetstatecheck"),
          r"cable unplugged|(port|link)[^\n]*(to|is|not) (down|active)\b|no ib port|check_hw_ib|"
          r"health compromised|mlx5_core(?![^\n]*pcie bus error)[^\n]*(fatal|internal error|"
          r"in error state|reset failed|handling bad device|\) timeout)|ib_query_port failed|"
+         r"(infiniband|ethernet)\w*isnothealthy|"
          r"\bstate: *(down|1: down)|physical state: *(disabled|"
          r"polling|sleep)|state:\s+port_down|no active ib port", tier=HARD),
+    Rule("port.driver", Kind.NETWORK, SEV1, ("mlx5_core", "mlx4_core", "bnxt_en"),
+         r"(mlx\d_core|bnxt_en)\b[^\n]*(load_one failed|probe [^\n]*failed|"
+         "failed to (load|initialize))", tier=HARD),
     Rule("net.resolve", Kind.NETWORK, SEV3,
          ("name or service not known", "temporary failure in name resolution", "unknown host",
           "name resolution", "nodename nor servname", "could not resolve host", "dns srv",

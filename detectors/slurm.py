@@ -97,9 +97,11 @@ RULES = (
          "protocol authentication error|clock skew", tier=HARD),
     Rule("slurm.prolog", Kind.EXITED, SEV1,
          ("prolog", "epilog", "batch job complete failure", "launch failed requeued held",
-          "requeued in held state", "launch failure limit", "requeued held"),
+          "requeued in held state", "launch failure limit", "requeued held",
+          "slurmd could not", "plugin stack initialization failed"),
          r"batch job complete failure|(prolog|epilog)[^\n]*(fail|error|status|timed out|hung|"
-         "exit code [1-9])|requeued (in )?held|launch failure limit", tier=HARD),
+         "exit code [1-9])|requeued (in )?held|launch failure limit|slurmd could not (execve|"
+         "set up|connect)|plugin stack initialization failed", tier=HARD),
     Rule("slurm.registration", Kind.CONFIGURATION, SEV1,
          ("low realmemory", "low real_memory", "low socket", "low cpu", "low tmpdisk",
           "low tmp disk", "different slurm.conf"), tier=HARD),

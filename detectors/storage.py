@@ -20,7 +20,11 @@ FULL = (
 RULES = (
     Rule("disk.full", Kind.STORAGE, SEV2, FULL, tier=Tier.HARDWARE, recurs=True,
          unless=r"(/dev/shm|shared memory|posix_fallocate|/torch_|nccl-)[^\n]*no space left|"
-                r"no space left[^\n]*(/dev/shm|/torch_|shared memory)"),
+                r"no space left[^\n]*(/dev/shm|/torch_|shared memory)|/cgroup/[^\n]*no space left"),
+    Rule("data.broken", Kind.STORAGE, SEV2,
+         ("tarfile.readerror", "unidentifiedimageerror", "too long to download",
+          "arrowinvalid: parquet", "image file is truncated", "download failed:"),
+         tier=Tier.PROCESS, recurs=True, unless="checkpoint"),
     Rule("nfs.slow", Kind.STORAGE, SEV3,
          ("nfs: server", "not responding, still trying", "not responding, timed out"),
          r"nfs: server [^\n]*not responding|server [^\n]*not responding, (still trying|"
@@ -87,7 +91,7 @@ RULES = (
           "bytes were requested, but", "data loss", "dataloss",
           "invalid magic number; corrupt file", "corrupt file", "could not read bytes",
           "failed locating file", "weights from pytorch checkpoint file",
-          "is not a folder containing"),
+          "is not a folder containing", "missing key in checkpoint"),
          tier=Tier.HARDWARE, recurs=True, unless="streamwriter"),
 )
 # fmt: on
