@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection, delete, insert, select, update
 
 from db import schema
-from db.codec import dumps, loads
+from db.codec import CodecError, dumps, loads
 from unicrond.model.decision import Decision
 from unicrond.ports import JournalEntry
 
@@ -80,15 +80,24 @@ def _observe(connection: Connection, new: Observation) -> None:
     c = schema.observations.c
     same = (c.run_id == new.run_id, c.workers == new.workers)
     doc = connection.scalar(select(c.doc).where(*same))
+    old = None if doc is None else _readable(doc)
     if doc is None:
         row = {"run_id": new.run_id, "workers": new.workers, "at": new.at, "doc": dumps(new)}
         connection.execute(insert(schema.observations).values(row))
         return
-    old = loads(Observation, doc)
-    seconds = (*old.seconds, *new.seconds)[-MOST_WINDOWS:]
-    both = replace(new, seconds=seconds, iterations=old.iterations + new.iterations)
-    values = {"at": new.at, "doc": dumps(both)}
+    if old is not None:
+        seconds = (*old.seconds, *new.seconds)[-MOST_WINDOWS:]
+        new = replace(new, seconds=seconds, iterations=old.iterations + new.iterations)
+    values = {"at": new.at, "doc": dumps(new)}
     connection.execute(update(schema.observations).where(*same).values(values))
+
+
+def _readable(doc: str) -> Observation | None:
+    """None: it is measured anew, which is better than to stop at it."""
+    try:
+        return loads(Observation, doc)
+    except CodecError:
+        return None
 
 
 def _plan(connection: Connection, plans: Sequence[Planned]) -> None:

@@ -27,6 +27,7 @@ from unicrond.model.run import Run
 from unicrond.ports import JournalEntry
 
 NO_INCIDENT = 0  # of a decision that no incident called for
+CHOICES = ("decision", "plan")  # lines with a decision behind them
 
 T = TypeVar("T")
 Conditions = Sequence[ColumnElement[bool]]
@@ -226,7 +227,7 @@ class Queries:
 
     def _with_decisions(self, entries: Sequence[JournalEntry]) -> tuple[StoryLine, ...]:
         c = schema.decisions.c
-        told = [entry for entry in entries if entry.kind == "decision"]
+        told = [entry for entry in entries if entry.kind in CHOICES]
         of_incidents = {entry.incident_id for entry in told if entry.incident_id}
         others = {entry.at for entry in told if not entry.incident_id}  # the planner's
         wanted = or_(
@@ -308,8 +309,9 @@ def _journal_entry(row: Any) -> JournalEntry:
 
 
 def _behind(entry: JournalEntry, decisions: Iterable[Decision]) -> Decision | None:
-    if entry.kind != "decision":
+    """A decision and a plan of one moment are told apart by their reasons."""
+    if entry.kind not in CHOICES:
         return None
     told = (entry.incident_id or NO_INCIDENT, entry.at)
-    there = [d for d in decisions if (d.incident_id, d.at) == told]  # the planner's among them
+    there = [d for d in decisions if (d.incident_id, d.at) == told]
     return next((d for d in there if d.reason in entry.text), there[0] if there else None)

@@ -24,6 +24,8 @@ def sentences(lines: Sequence[Line], run: str) -> Iterator[Sentence]:
     seen = ""
     for (at, kind), group in groupby(lines, key=lambda line: (line["at"], line["kind"])):
         told = list(group)
+        if kind == "plan":  # observed only, and long
+            continue
         if kind == "action":
             yield Sentence(at, "acts", f"{run}: {_together([line['text'] for line in told])}")
             continue

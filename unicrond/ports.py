@@ -50,7 +50,8 @@ class Agents(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """One line of the story, `at` Unix seconds. `kind`: signal, decision, action, outcome, note."""
+    """One line of the story, `at` Unix seconds. `kind`: signal, decision, plan, action, outcome,
+    note."""
 
     at: float
     kind: str

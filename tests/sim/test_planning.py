@@ -115,15 +115,15 @@ def test_each_plan_is_told_in_the_story_beside_the_heal(world: World, queries: Q
     all_run(world, job)
     world.cut(world.run(job).nodes[1])
     world.until(lambda: size(world, job) == 2)
-    told = [line for line in queries.story_of_run(job).items if line.entry.kind == "decision"]
-    planned = [line for line in told if line.entry.text.startswith("planner, ")]
+    told = queries.story_of_run(job).items
+    planned = [line for line in told if line.entry.kind == "plan"]
     first, second = (line.entry for line in planned[:2])
-    assert first.text.startswith(f"planner, run {job} started: every run keeps what it has")
+    assert first.text.startswith(f"run {job} started: every run keeps what it has")
     assert "not heard for" in second.text and f"run {job} shrinks from 3 to 2 nodes" in second.text
     for line in planned:
         assert line.decision is not None and not line.decision.acts
         assert [a.name for a in line.decision.alternatives][-1] == "unlimited"
-    heal = next(line for line in told if line not in planned)
+    heal = next(line for line in told if line.entry.kind == "decision")
     assert heal.decision is not None and heal.decision.acts
 
 
@@ -184,11 +184,11 @@ def test_in_chaos_a_run_is_to_wait_today_only_if_its_heal_requeues_it(
     compared = 0
     for incident in queries.incidents(limit=1000).items:
         lines = queries.story_of_incident(incident.incident_id, limit=1000).items
-        told = [line for line in lines if line.decision is not None]
-        planned = [line.entry.at for line in told if line.entry.text.startswith("planner, ")]
-        healed = [line for line in told if line.entry.at in planned[:1] and line.decision.acts]
+        planned = [line.entry.at for line in lines if line.entry.kind == "plan"]
+        told = [x for x in lines if x.entry.kind == "decision" and x.entry.at in planned[:1]]
+        healed = [line.decision for line in told if line.decision and line.decision.acts]
         if healed and incident.run_id is not None:
-            choice = healed[0].decision.choice
+            choice = healed[0].choice
             waits = planner.at[planned[0]]["today"]["runs"]
             size = next(run["size"] for run in waits if run["id"] == incident.run_id)
             assert (choice == "requeue") == (size == 0)

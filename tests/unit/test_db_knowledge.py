@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -83,7 +84,7 @@ def test_a_plan_without_an_incident_is_told_with_its_alternatives(
     stay = Decision(
         5.0, 0, RUN.run_id, 3, "stay", "nothing pays", False, (Alternative("a", True, "1"),)
     )
-    line = JournalEntry(5.0, "decision", "planner: nothing pays", RUN.run_id)
+    line = JournalEntry(5.0, "plan", "nothing pays", RUN.run_id)
     store.learn(Knowledge(decisions=(stay,), journal=(line,)))
     (told,) = queries.story_of_run(RUN.run_id).items
     assert (told.entry, told.decision) == (line, stay)
@@ -114,3 +115,13 @@ def test_what_was_learned_of_a_run_goes_with_it(store: SqlStore, queries: Querie
     assert queries.observations(RUN.run_id) == ()
     assert queries.learned("throughput", str(RUN.run_id)) is None
     assert queries.learned("uptime", "cluster") == {}
+
+
+def test_an_observation_that_cannot_be_read_is_made_anew(
+    store: SqlStore, queries: Queries, tmp_path: Path
+) -> None:
+    store.learn(Knowledge(observations=(SEEN,)))
+    with closing(sqlite3.connect(tmp_path / "unicron.db")) as damaged, damaged:
+        damaged.execute("UPDATE observations SET doc = '{}'")
+    store.learn(Knowledge(observations=(SEEN,)))
+    assert queries.observations(RUN.run_id) == (SEEN,)

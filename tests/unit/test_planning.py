@@ -326,8 +326,8 @@ def test_a_plan_is_recorded_as_a_decision_that_is_not_carried_out(tmp_path: Path
         (False, 7, 0), (False, 7, 12)
     ]  # fmt: skip
     line = known.journal[0]
-    assert line.text == "planner, run 7 started: nothing pays (observed only)"
-    assert (line.run_id, line.at, line.kind) == (7, known.decisions[0].at, "decision")
+    assert line.text == "run 7 started: nothing pays (observed only)"
+    assert (line.run_id, line.at, line.kind) == (7, known.decisions[0].at, "plan")
     assert known.plans[0].cause == "SEV1"
 
 
@@ -363,3 +363,16 @@ def test_the_workers_process_answers_and_ends_with_its_input(
     )  # fmt: skip
     reply = loads(Reply, ended.stdout)
     assert reply.plan is not None and reply.plan.choice == "shrink"
+
+
+def test_a_worker_that_cannot_be_started_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unicrond.planning.client.RESTART_SECONDS", 0.01)
+
+    async def run() -> None:
+        task = asyncio.create_task(Planning(Books(), AClock(), ["/nowhere/python"]).run())
+        await asyncio.sleep(0.1)
+        assert not task.done()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(run())

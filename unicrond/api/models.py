@@ -170,7 +170,7 @@ class StoryLineOut(BaseModel):
         generation=3, decision=None,
     )  # fmt: skip
     at: float
-    kind: str = Field(description="signal, decision, action, outcome or note")
+    kind: str = Field(description="signal, decision, plan, action, outcome or note")
     text: str
     run_id: int | None
     incident_id: int | None

@@ -32,7 +32,8 @@ STYLES = {
     "completed": "dim", "failed": "red", "cancelled": "dim", "pending": "dim",
     "open": "yellow", "resolved": "green", "person": "bold red", "closed": "dim",
     "up": "green", "drained": "yellow", "down": "red", "unknown": "magenta",
-    "signal": "yellow", "decision": "bold cyan", "action": "magenta", "outcome": "green",
+    "signal": "yellow", "decision": "bold cyan", "plan": "cyan", "action": "magenta",
+    "outcome": "green",
 }  # fmt: skip
 
 Columns = Mapping[str, Callable[[Item], object]]

@@ -73,19 +73,25 @@ class Planning:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            process = await asyncio.create_subprocess_exec(
-                *self._command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                limit=LONGEST_LINE,
-            )
             try:
-                await self._talk(process)
-            finally:
-                with suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
+                await self._with_worker()
+            except OSError as error:  # no memory, no more processes: advice can wait
+                log.warning("the planner's process cannot be started: %s", error)
             await asyncio.sleep(RESTART_SECONDS)
+
+    async def _with_worker(self) -> None:
+        process = await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=LONGEST_LINE,
+        )
+        try:
+            await self._talk(process)
+        finally:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
 
     async def _talk(self, process: asyncio.subprocess.Process) -> None:
         """Until the worker ends or speaks nonsense."""
@@ -146,7 +152,7 @@ def recorded(
     first = min(triggers, key=lambda t: t.cause is not Cause.SEV1)
     decisions, journal = list[Decision](), list[JournalEntry]()
     for t in triggers:
-        text = f"planner, {t.what}: {plan.reason} (observed only)"
+        text = f"{t.what}: {plan.reason} (observed only)"
         decisions.append(
             Decision(
                 at, t.incident_id or NO_INCIDENT, t.run_id, t.generation, plan.choice, text, False,
@@ -154,7 +160,7 @@ def recorded(
             )
         )  # fmt: skip
         journal.append(
-            JournalEntry(at, "decision", text, t.run_id, t.incident_id, t.node, t.generation)
+            JournalEntry(at, "plan", text, t.run_id, t.incident_id, t.node, t.generation)
         )
     return Knowledge(
         learned=learned,
