@@ -302,7 +302,7 @@ def drive(tmp_path: Path, books: Books, *triggers: Trigger) -> None:
     async def run() -> None:
         memory = tmp_path / "memory"
         memory.touch()
-        planning = Planning(books, AClock(), [sys.executable, "-c", WORKER, str(memory)])
+        planning = Planning(books, AClock(), [sys.executable, "-c", WORKER, str(memory)], 0.0)
         planning.look(a_state())
         planning.note(triggers)
         task = asyncio.create_task(planning.run())
@@ -344,7 +344,6 @@ def test_what_the_store_does_not_take_is_written_later(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_dies_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unicrond.planning.client.RESTART_SECONDS", 0.0)
     books = Books()
     drive(tmp_path, books, replace(STARTED, what="die once"))
     assert (tmp_path / "memory").read_text() == "died"
@@ -365,11 +364,9 @@ def test_the_workers_process_answers_and_ends_with_its_input(
     assert reply.plan is not None and reply.plan.choice == "shrink"
 
 
-def test_a_worker_that_cannot_be_started_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unicrond.planning.client.RESTART_SECONDS", 0.01)
-
+def test_a_worker_that_cannot_be_started_ends_nothing() -> None:
     async def run() -> None:
-        task = asyncio.create_task(Planning(Books(), AClock(), ["/nowhere/python"]).run())
+        task = asyncio.create_task(Planning(Books(), AClock(), ["/nowhere/python"], 0.01).run())
         await asyncio.sleep(0.1)
         assert not task.done()
         task.cancel()

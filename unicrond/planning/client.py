@@ -31,7 +31,6 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0  # at iterations
 LEARN_SECONDS = 60.0
 ANSWER_SECONDS = 300.0  # compiling may take a while, once
-RESTART_SECONDS = 5.0
 MOST_TRIGGERS = 100
 MOST_UNWRITTEN = 100
 LONGEST_LINE = 256 << 20
@@ -44,8 +43,12 @@ class Books(Protocol):
 
 
 class Planning:
-    def __init__(self, books: Books, clock: Clock, command: Sequence[str]) -> None:
+    def __init__(
+        self, books: Books, clock: Clock, command: Sequence[str], pause_seconds: float = 5.0
+    ) -> None:
+        """`pause_seconds`: before each start of the worker, which takes a core for a while."""
         self._books, self._clock, self._command = books, clock, command
+        self._pause_seconds = pause_seconds
         self._windows, self._happenings = Windows(), Triggers()
         self._triggers: list[Trigger] = []
         self._unwritten: list[Knowledge] = []
@@ -73,11 +76,11 @@ class Planning:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
+            await asyncio.sleep(self._pause_seconds)
             try:
                 await self._with_worker()
             except OSError as error:  # no memory, no more processes: advice can wait
                 log.warning("the planner's process cannot be started: %s", error)
-            await asyncio.sleep(RESTART_SECONDS)
 
     async def _with_worker(self) -> None:
         process = await asyncio.create_subprocess_exec(
