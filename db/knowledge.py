@@ -16,7 +16,9 @@ from db.codec import CodecError, dumps, loads
 from unicrond.model.decision import Decision
 from unicrond.ports import JournalEntry
 
-THROUGHPUT = "throughput"  # the kind of what is known of one run
+THROUGHPUT = "throughput"  # the kind of what is known of one run; its subject is the run
+RELIABILITY, UPTIME = "reliability", "uptime"  # kinds of what is known of all
+CLUSTER = "cluster"  # their subject
 MOST_WINDOWS = 32  # of one run at one size: the newest tell how it is now
 MOST_PLANS = 200  # up to a quarter of a megabyte each; their decisions stay in the story
 

@@ -8,11 +8,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, ConfigDict, Field
 
-from db.knowledge import THROUGHPUT
+from db.knowledge import CLUSTER, RELIABILITY, THROUGHPUT
 from db.queries import Queries
 from unicrond.api.errors import NotFound
-
-RELIABILITY, CLUSTER = "reliability", "cluster"
 
 Number = Annotated[int, Path(ge=0, lt=2**63)]
 

@@ -9,28 +9,20 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from db.knowledge import THROUGHPUT, Observation
+from db.knowledge import CLUSTER, RELIABILITY, THROUGHPUT, UPTIME, Observation
 from db.queries import Queries
 from planner import iteration, reliability, shown, transitions
 from planner.cluster import Cluster, Known, pool_of
 from planner.iteration import Fit, Measured
 from planner.proposal import propose
 from planner.reliability import NodeFailure, Watched
-from planner.transitions import KINDS, Changed, Duration
+from planner.transitions import KINDS, Changed
 from unicrond.model.cluster import Node, NodeState
 from unicrond.model.decision import Decision
 from unicrond.model.incident import Incident, Proof, Scope, Severity
 from unicrond.model.run import Run
 from unicrond.planning.triggers import Cause
-from unicrond.planning.words import (
-    CLUSTER,
-    RELIABILITY,
-    UPTIME,
-    Ask,
-    Fact,
-    Plan,
-    Reply,
-)
+from unicrond.planning.words import Ask, Fact, Plan, Reply
 
 DAY_SECONDS = 86400.0
 UNWATCHED_SECONDS = 300.0  # a longer pause between two looks is not counted as up
@@ -92,7 +84,7 @@ class Learning:
         facts = self._new(self._facts(ask.at, seen, fits, shown.reliability(rates, of_all, ask.at)))
         if not ask.triggers:
             return Reply(facts)
-        durations = {s.run.run_id: _of_run(s.run, changes, of_all) for s in seen.standings}
+        durations = {run_id: transitions.of_run(run_id, changes, of_all) for run_id in seen.planned}
         others = queries.plans_since(ask.at - CHANGES_OVER_DAYS * DAY_SECONDS, Cause.SEV1)
         per_day = others / min(CHANGES_OVER_DAYS, self._uptime.days)
         found = propose(seen, Known(fits, durations, rates, per_day))
@@ -187,9 +179,3 @@ def _changed(incident: Incident, decision: Decision) -> Changed | None:
     if decision.run_id is None or decision.choice not in KINDS or seconds <= 0:
         return None
     return Changed(decision.run_id, decision.choice, seconds)
-
-
-def _of_run(
-    run: Run, changes: list[Changed], of_all: Mapping[str, Duration]
-) -> Mapping[str, Duration]:
-    return transitions.of_run(run.run_id, changes, of_all)

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from unicrond.model.decision import Alternative
 from unicrond.planning.triggers import Trigger
 
-RELIABILITY, UPTIME = "reliability", "uptime"  # kinds of what is known of all
-CLUSTER = "cluster"  # the subject of what is known of all
-
 
 @dataclass(frozen=True, slots=True)
 class Ask:
