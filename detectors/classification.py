@@ -100,7 +100,7 @@ def judge(source_kind: str, text: str) -> Finding | None:
 
 def _in_company(found: Finding, seen: Text) -> Finding:
     """What the rest of the text, or where it comes from, makes of the finding."""
-    found = better(found)
+    found = better(found, seen.source_kind)
     if "checkpointexception ranks:" in seen.lower:  # every rank prints the faults of all
         found = blamed(found, PEER)
     if found.tier <= Tier.VICTIM and FINISHED.search(seen.whole):

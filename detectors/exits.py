@@ -42,7 +42,7 @@ RULES = (
          blame=UNKNOWN, tier=Tier.HINT),
     Rule("exit.said", Kind.EXITED, SEV2,
          ("exited immediately because", "your workers crashed", "workers have died",
-          "worker crashed"), blame=UNKNOWN, tier=VICTIM),
+          "worker crashed", "died (pid"), blame=UNKNOWN, tier=VICTIM),
     Rule("exit.container", Kind.EXITED, SEV2, ("container failed", "status failed cmd"),
          r"container failed|status failed cmd[^\n]*code -?\d", tier=SUMMARY),
     Rule("kubernetes.pod", Kind.EXITED, SEV2, ("crashloopbackoff", " error "),
@@ -63,7 +63,7 @@ RULES = (
           "non-zero exit",
           "processexitedexception", "process exited", "processraisedexception",
           "terminated with the following error", "restarting failed container"),
-         "childfailederror|(exitcode|return code) *[:=] *-?[1-9]|exited with exit code [1-9]|"
+         "childfailederror|(exitcode|return code) *[:=]? *-?[1-9]|exited with exit code [1-9]|"
          "returned non-zero|exit (status|code):? *-?[1-9]|exited with (code|status):? [1-9]|"
          "non-zero exit|process(exited|raised)exception|restarting failed container",
          tier=Tier.HINT),

@@ -1,6 +1,7 @@
 """What a line of error is most likely about when no rule knows it: its vocabulary decides. Pure.
 
 The weakest verdicts there are; their rules are called `guess.*`, so that their record is their own.
+None makes a node leave, unless the line comes from the kernel or from a tool of the driver.
 A text without a word from here stays "other software error".
 May touch: this package's nouns and rules.
 """
@@ -15,6 +16,7 @@ from detectors.verdict import Kind
 
 GUESSED = ("unknown", "nccl.warning", "python.other")  # rules that know that something is wrong
 FOREIGN = re.compile(r"\b(hip|hccl|npu|ascend|triton|xla|tpu|neuron|habana|miopen)\b")
+DEVICES = ("dmesg", "nvidia-smi")  # source kinds
 # The first whose words stand in the line.
 TABLE = tuple(
     (name, re.compile(words), kind, severity, blame)
@@ -34,19 +36,20 @@ TABLE = tuple(
          Kind.NETWORK, SEV3, UNKNOWN),
         ("cuda", r"\bcu(da|dnn|blas|fft)", Kind.CUDA, SEV2, SELF),
         ("configuration", r"\bconfig|argument|\boption\b|not (supported|installed|compatible)|"
-         r"incompatible|\brequires\b|version", Kind.CONFIGURATION, SEV2, SELF),
+         r"incompatible|\brequires\b|version (mismatch|conflict)", Kind.CONFIGURATION, SEV2, SELF),
     )
 )  # fmt: skip
 
 
-def better(found: Finding) -> Finding:
+def better(found: Finding, source_kind: str) -> Finding:
     """The finding itself where its rule knows, or nothing better can be guessed."""
     verdict = found.verdict
     line = verdict.evidence.lower()
     if verdict.rule not in GUESSED or FOREIGN.search(line):
         return found
+    device = any(name in source_kind for name in DEVICES)
     for name, words, kind, severity, blame in TABLE:
-        if words.search(line):
+        if words.search(line) and (device or severity is not SEV1):
             guess = replace(verdict, kind=kind, severity=severity, blame=blame)
             return replace(found, verdict=replace(guess, rule=f"guess.{name}"))
     return found

@@ -57,8 +57,8 @@ RULES = (
     Rule("kernel.gpf", Kind.LOCKUP, SEV1, ("general protection fault",),
          r"(?<!traps: )\bgeneral protection fault[:,]", tier=HARD,
          unless=r"traps: [^\n]*general protection"),
-    Rule("kernel.hung_task", Kind.HANG, SEV1, ("blocked for more than",),
-         r"task [^\n]*blocked for more than \d+ seconds", tier=HARD),
+    Rule("kernel.hung_task", Kind.HANG, SEV1, ("blocked for more than", "state:d"),
+         r"task [^\n]*blocked for more than \d+ seconds|task:\S+ +state:d\b", tier=HARD),
     Rule("kernel.iommu", Kind.DMA, SEV1,
          ("dmar:", "io_page_fault", "sw-iommu", "swiotlb buffer is full", "iommu", "arm-smmu"),
          r"dmar: (drhd: handling fault|\[dma|\[intr)|io_page_fault|out of sw-iommu space|"

@@ -114,7 +114,9 @@ RULES = (
          r"dataloader worker[^\n]*(killed by signal|exited unexpectedly)|"
          r"unexpected \w+ ?\w* encountered in worker|brokenprocesspool|"
          "process pool was terminated abruptly", tier=PROCESS,
-         unless="bus error|killed by signal: killed|out of shared memory"),
+         unless="bus error|killed by signal: (killed|terminated)|out of shared memory"),
+    Rule("loader.terminated", Kind.EXITED, SEV2, ("killed by signal: terminated",),
+         blame=UNKNOWN, tier=Tier.VICTIM),
     Rule("loader.killed", Kind.HOST_OOM, SEV2, ("dataloader worker",),
          r"dataloader worker[^\n]*killed by signal: killed"),
     Rule("compile.other", Kind.SOFTWARE, SEV2,

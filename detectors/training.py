@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 
-from detectors.rules import PEER, SEV1, SEV2, UNKNOWN, Finding, Rule, Text, finding
+from detectors.rules import PEER, SEV1, SEV2, UNKNOWN, Finding, Rule, Text, finding, line_at
 from detectors.verdict import Kind, Tier
 
 # fmt: off
@@ -19,14 +20,16 @@ RULES = (
           "found inf", "nan detected", "nan loss", "unexpected result nan",
           "unexpected result inf", "loss became nan", "non-finite", "nonfinite",
           "loss scale already at minimum", "minimum loss scale reached",
-          "loss is probably exploding", "loss diverged", "nan or inf", "nan/inf", "nan gradient",
+          "loss is probably exploding", "loss diverged", "diverged with loss", "nan or inf",
+          "nan/inf", "nan gradient",
           "nan values", "contains nan", "contain nan", "contains invalid values",
           "nan encountered", "is nan", "is not finite", "spiky loss", "spike detected",
           "loss spike"),
          r"found nan|loss is (nan|infinite)|returned nan values|\bnan in |found inf|"
          "nan (detected|loss|gradient|values|encountered|or inf)|unexpected result (nan|inf)|"
          "(became|contains?|is) nan|non-?finite|scale already at minimum|minimum loss scale|"
-         "probably exploding|loss diverged|nan/inf|is not finite|spike detected|loss spike|"
+         "probably exploding|loss diverged|diverged with loss|nan/inf|is not finite|"
+         "spike detected|loss spike|"
          r"spiky loss|tensor\(nan|constraint real\(\)", tier=Tier.DECISIVE,
          unless=r"overflow[^\n]*skipping step|check_?nan|nan_to_num|no nan|"
                 "nan iterations: +0 (?!.*found nan)"),
@@ -57,7 +60,7 @@ def find_nan_value(text: Text) -> Iterator[Finding]:
         return
     match = NAN_VALUE.search(text.whole)
     if match is not None:
-        yield finding(text, 0, Tier.TIMEOUT, "nan.value", Kind.NAN, SEV2, UNKNOWN)
+        yield _told(text, match.start(), "nan.value")
 
 
 def find_spike(text: Text) -> Iterator[Finding]:
@@ -65,9 +68,17 @@ def find_spike(text: Text) -> Iterator[Finding]:
     if "loss" not in text.whole or "\n" not in text.whole:
         return
     series = defaultdict[str, list[float]](list)  # of train and evaluation, each its own
+    last = dict[str, int]()
     for match in LOSS.finditer(text.whole):
         series[match[1]].append(float(match[2]))
-    for losses in series.values():
+        last[match[1]] = match.start()
+    for name, losses in series.items():
         best = min(losses[:-2], default=0.0)
         if best > 0 and min(losses[-2:]) > JUMP * best:
-            yield finding(text, 0, Tier.TIMEOUT, "loss.spike", Kind.NAN, SEV2, UNKNOWN)
+            yield _told(text, last[name], "loss.spike")
+
+
+def _told(text: Text, position: int, rule: str) -> Finding:
+    """By an ordinary line, which rules do not see."""
+    found = finding(text, 0, Tier.TIMEOUT, rule, Kind.NAN, SEV2, UNKNOWN)
+    return replace(found, verdict=replace(found.verdict, evidence=line_at(text.whole, position)))

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from functools import cache
 from math import sqrt
 
-from detectors import exits, xid
+from detectors import exits, guess, xid
 from detectors.classification import RULES
 from detectors.verdict import Kind
 from unicrond.model.incident import Proof, Review, Severity
@@ -103,7 +103,8 @@ FOUND: Mapping[str, Kind] = {
     "port.down": Kind.PORT_DOWN, "ib.local": Kind.DMA, "ib.remote": Kind.DMA,
     "ib.completion": Kind.NETWORK, "ib.access": Kind.DMA, "ib.fatal": Kind.PORT_DOWN,
     "python.other": Kind.SOFTWARE, "slurm.common_segfault": Kind.USER_BUG, "nan.value": Kind.NAN,
-    "loss.spike": Kind.NAN, "unknown": Kind.SOFTWARE,
+    "loss.spike": Kind.NAN, "unknown": Kind.SOFTWARE, "health.check": Kind.SOFTWARE,
+    **{f"guess.{name}": kind for name, _, kind, _, _ in guess.TABLE},
 }  # fmt: skip
 
 

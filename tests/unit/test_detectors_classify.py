@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detectors.classification import PREFILTER, RULES, classify
+from detectors.guess import TABLE
 from detectors.prefilter import ORDINARY
+from detectors.trust import bar_of
 from detectors.verdict import Blame, Kind, Verdict
 from tests.data.signals.labelled import Message, messages
 from unicrond.model.incident import Severity
@@ -91,7 +93,6 @@ def test_a_python_exception_wins_over_the_closed_connection_that_follows() -> No
     ("line", "kind", "rule"),
     [
         ("ERROR: gateway: RDMA handshake refused by the peer's QP", Kind.NETWORK, "guess.rdma"),
-        ("ERROR: nvswitch tray 3 did not answer", Kind.NVSWITCH, "guess.fabric"),
         ("ERROR: gateway said no", Kind.SOFTWARE, "unknown"),
         ("ERROR: npu socket handshake failed", Kind.SOFTWARE, "unknown"),
     ],
@@ -101,6 +102,17 @@ def test_an_error_that_no_rule_knows_is_guessed_by_its_words(
 ) -> None:
     verdict = read(line)
     assert (verdict.kind, verdict.rule) == (kind, rule)
+
+
+def test_a_guess_takes_a_node_only_at_the_word_of_a_device() -> None:
+    line = "ERROR: nvswitch tray 3 did not answer"
+    assert read(line).rule == "unknown"
+    told = read(line, source_kind="nvidia-smi/dcgm text")
+    assert (told.rule, told.severity) == ("guess.fabric", Severity.SEV1)
+
+
+def test_a_guess_is_believed_as_much_as_the_error_that_it_explains() -> None:
+    assert {bar_of(f"guess.{row[0]}") for row in TABLE} == {bar_of("unknown")}
 
 
 def test_an_ecc_xid_wins_over_the_cuda_error_that_it_causes() -> None:
