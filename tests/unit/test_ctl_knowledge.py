@@ -24,7 +24,7 @@ from unicrond.api.app import create_app
 from unicrond.ctl import client, model
 from unicrond.ctl.plan import plan
 from unicrond.ctl.reliability import reliability
-from unicrond.errors import BadInput, Refused
+from unicrond.errors import Refused
 from unicrond.model.incident import IncidentState, Scope, Severity
 from unicrond.model.mode import Mode
 from unicrond.planning.client import recorded
@@ -155,8 +155,13 @@ def test_what_is_not_known_is_said(ctl: Ctl, words: tuple[str, ...], answer: str
     assert answer in str(ended.exception)
 
 
-def test_the_next_events_need_a_question(ctl: Ctl) -> None:
-    assert isinstance(ctl("plan", "--next").exception, BadInput)
+def test_the_next_events_are_foreseen_for_the_cluster_as_it_is(
+    ctl: Ctl, store: SqlStore, tmp_path: Path
+) -> None:
+    learned(store, tmp_path)
+    shown = ctl("plan", "--next").output
+    assert re.search(r"\nrun 4711 loses a node +\S", shown)
+    assert re.search(r"\na node returns +\S", shown)
 
 
 def test_an_obstacle_is_told_instead_of_a_plan(ctl: Ctl, store: SqlStore) -> None:

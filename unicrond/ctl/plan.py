@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -50,10 +51,11 @@ def plan(
 ) -> None:
     """The newest plan of unicrond, or the best division of a cluster that a file describes."""
     shape = Shape(noheader=noheader, as_json=as_json)
-    if what_if is None:
-        _newest(context, next_event, shape)
+    if what_if is None and not next_event:
+        _newest(Client(context.obj).get("/plan"), shape)
         return
-    text = _read(what_if)  # before the slow imports: a wrong path answers at once
+    # before the slow imports: a wrong path answers at once
+    text = _asked(context) if what_if is None else _read(what_if)
     from planner.answer import answer, next_answers
     from planner.question import parse
 
@@ -66,10 +68,13 @@ def plan(
         _tell(answer(question), shape)
 
 
-def _newest(context: typer.Context, next_event: bool, shape: Shape) -> None:
-    if next_event:
-        raise BadInput("--next: give the question with --what-if; `questions` of `--json` has one")
+def _asked(context: typer.Context) -> bytes:
+    """The question behind the newest plan, without the limits of today."""
     found = Client(context.obj).get("/plan")
+    return json.dumps(found["questions"]["unlimited"]).encode()
+
+
+def _newest(found: Mapping[str, Any], shape: Shape) -> None:
     if shape.as_json:
         print_json(found)
         return
