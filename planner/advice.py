@@ -140,7 +140,8 @@ def _reason(problem: Problem, choice: Option, second: Option | None) -> str:
         said.append(f"paid back in {duration(choice.payback_seconds)} of {lasting} expected")
     if second and choice.gain > 0:
         behind = 100 * (1 - second.gain / choice.gain)
-        said.append(f"the next best, {second.name}, is worth {behind:.2g} % less")
+        words = f"{behind:.2g}" if behind < 10 else f"{behind:.0f}"
+        said.append(f"the next best, {second.name}, is worth {words} % less")
     return "; ".join(said)
 
 

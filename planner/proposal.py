@@ -82,7 +82,8 @@ def _without(found: Mapping[str, Any]) -> Alternative:
     if "obstacle" in found:
         return Alternative("unlimited", False, f"no plan: {found['obstacle']}")
     words = f"WAF {found['waf']:.3g} FLOP/s: {_in_nodes(found['reason'])}"
-    return Alternative("unlimited", False, f"{words} (cannot be carried out yet)")
+    moves = any(run["change"] != "keep" for run in found["runs"])
+    return Alternative("unlimited", False, words + " (cannot be carried out yet)" * moves)
 
 
 def _in_nodes(words: object) -> str:
