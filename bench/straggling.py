@@ -112,10 +112,8 @@ class Training:
 
     def findings(self) -> Iterator[tuple[int, Finding]]:
         """With the iterations that were complete when it was found."""
-        comparison, end = (
-            Comparison(1, dict.fromkeys(range(RANKS), "n1")),
-            time.monotonic() + LIMIT_SECONDS,
-        )
+        comparison = Comparison(1, dict.fromkeys(range(RANKS), "n1"))
+        end = time.monotonic() + LIMIT_SECONDS
         while self._inside.counted < MOST and time.monotonic() < end:
             time.sleep(0.05)
             self._inside.look()

@@ -31,6 +31,7 @@ LARGEST_JUMP = 0.5
 WARM_UP = 2  # windows
 SETTLES = 4  # windows after which the noise is known
 BY_DESIGN = 0.02  # ranks that differ less are equal
+MOST_TIMES = 3  # found in one generation: what comes and goes is known by then
 OPEN = 8  # windows that wait for some rank
 PAST = 256
 ENOUGH_PAST = 16
@@ -58,17 +59,20 @@ class Trail:
     last: float = math.nan
     windows: int = 0
     found: bool = False
+    times: int = 0
 
     def add(self, excess: float, drift: float, noise: float = 0.0) -> bool:
         """Whether it changed between well and found."""
         self._learn(excess)
         spread = max(self.noise, noise)
         certain = max(LEAST, spread * spread * CERTAINTY / (2 * drift))
-        threshold = certain if self.windows >= SETTLES else math.inf
+        may = self.windows >= SETTLES and (self.found or self.times < MOST_TIMES)
+        threshold = certain if may else math.inf
         step = min(excess, max(CLIP, 2 * self.noise)) - drift
         self.score = min(max(0.0, self.score + step), threshold)
         before = self.found
         self.found = self.score > 0 if before else self.score >= threshold
+        self.times += self.found and not before
         return self.found is not before
 
     def _learn(self, excess: float) -> None:
@@ -101,7 +105,7 @@ class Speed:
         self.found_for = self.found_for + 1 if self.trail.found else 0
         if self.found_for > NEW_NORMAL:
             self.past.clear()
-            self.trail, self.found_for, changed = Trail(), 0, True
+            self.trail, self.found_for, changed = Trail(times=self.trail.times), 0, True
         if not changed:
             return None
         ratio, over = math.exp(now - usual), not self.trail.found

@@ -34,6 +34,7 @@ drains_per_hour = 1000
 """
 AGENT_CONF = "[agent]\nunicrond = 10.77.0.254:7717\n"
 PATIENCE_SECONDS = 60.0
+OBSERVED = ("straggler", "slow-down", "NaN/loss spike")
 
 
 def until(what: str, condition: Callable[[], Any], within_seconds: float = PATIENCE_SECONDS) -> Any:
@@ -345,17 +346,22 @@ class Training:
         return next((a for a in agents if a["node"] == node), unknown)
 
     def incidents(self) -> list[dict[str, Any]]:
-        """The oldest first."""
-        items: list[dict[str, Any]] = self.stage.api("incidents", run_id=self.job)["items"]
-        return items[::-1]
+        """The oldest first; not that it was slow, which a busy machine may make it."""
+        items = self.stage.api("incidents", run_id=self.job).get("items", [])
+        return [item for item in items if item["kind"] not in OBSERVED][::-1]
+
+    def observed(self) -> list[dict[str, Any]]:
+        """What people are told of, and nothing else follows from."""
+        items = self.stage.api("incidents", run_id=self.job)["items"]
+        return [item for item in items if item["kind"] in OBSERVED]
 
     def heals(self, within_seconds: float = 60) -> dict[str, Any]:
         """Until no incident of the run is open; the newest."""
 
         def closed() -> dict[str, Any] | None:
-            found = self.stage.api("incidents", run_id=self.job).get("items")
+            found = self.incidents()
             done = found and all(i["state"] in ("resolved", "closed") for i in found)
-            return found[0] if done else None
+            return found[-1] if done else None
 
         healed: dict[str, Any] = self.until("the incident is closed", closed, within_seconds)
         return healed

@@ -29,7 +29,7 @@ def strike(training: Training, kind: str, rank: int, **how: Any) -> None:
 
 def told(training: Training, kind: str) -> dict[str, Any]:
     def seen() -> dict[str, Any] | None:
-        return next((i for i in training.incidents() if i["kind"] == kind), None)
+        return next((i for i in training.observed() if i["kind"] == kind), None)
 
     found: dict[str, Any] = training.until(f"{kind} is told", seen, PATIENCE_SECONDS)
     return found
@@ -44,7 +44,7 @@ def test_a_slow_rank_is_named_and_the_run_goes_on(training: Training) -> None:
     training.stage.lab.fault("mend-ranks", node="n2")
     training.until("it is well again", lambda: told(training, "straggler")["state"] == "resolved")
     assert training.generations() == [1]
-    assert training.kinds() == {"notify"}
+    assert training.incidents() == []
     assert "rank 1 on n2 takes" in training.story()
 
 
@@ -54,7 +54,7 @@ def test_a_loss_that_is_nan_is_told_and_nothing_is_done(training: Training) -> N
     assert (incident["root_rank"], incident["severity"]) == (2, "NONE")
     training.goes_on()
     assert training.generations() == [1]
-    assert training.kinds() == {"notify"}
+    assert training.incidents() == []
 
 
 def test_a_rank_that_is_told_to_fail_does_and_its_run_restarts(training: Training) -> None:

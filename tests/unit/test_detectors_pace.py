@@ -69,6 +69,15 @@ def test_a_straggler_that_recovers_is_said_to() -> None:
     assert [(f.rank, f.over) for f in ranks.train(60) if f.rank is not None] == [(2, True)]
 
 
+def test_one_that_comes_and_goes_is_told_three_times() -> None:
+    ranks = Ranks(4)
+    ranks.train(100)
+    told = []
+    for _ in range(8):
+        told += ranks.train(60, {2: 1.2}) + ranks.train(60)
+    assert [f.over for f in told if f.rank == 2] == [False, True] * 3
+
+
 def test_ranks_that_differ_by_design_are_no_stragglers() -> None:
     stages = {0: 1.3, 1: 0.8, 2: 1.0, 3: 1.2, 4: 0.9, 5: 0.7}
     assert Ranks(6).train(1000, stages) == []
