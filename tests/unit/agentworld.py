@@ -29,7 +29,9 @@ SCONTROL = """#!/bin/sh
 case $1 in
 ping) test ! -e {folder}/slurmctld-down && echo 'Slurmctld(primary) at head is UP' ;;
 show)
-    test $2 = hostnames && echo {nodes} && exit
+    if [ $2 = hostnames ]; then
+        for node in {nodes}; do test -e {folder}/taken-$node || echo $node; done; exit
+    fi
     state=RUNNING; test -e {folder}/job-over && state=COMPLETED
     echo "JobId={run_id} JobState=$state Requeue=1 Restarts=0 ReqNodeList=(null) NodeList=n[1-9]" ;;
 requeue) echo "$2" >>{folder}/requeued ;;

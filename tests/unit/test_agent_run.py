@@ -143,15 +143,24 @@ def test_a_job_that_is_over_is_not_brought_back_by_an_agent_that_missed_its_end(
         assert not job.file("requeued")
 
 
-@beside_others
-def test_an_agent_that_was_cut_off_leaves_once_its_job_is_over(tmp_path: Path) -> None:
-    with Job(tmp_path, 2, ["sh", "-c", WORK], unattended=60.0) as job:
+def leaves_once(told: str, folder: Path) -> None:
+    with Job(folder, 2, ["sh", "-c", WORK], unattended=60.0) as job:
         until(lambda: job.ranks("n1") and job.ranks("n2"))
         job.signal_agent("n2", signal.SIGSTOP)
         until(lambda: "heard neither unicrond nor n2" in job.log("n1"))
         assert job.agents["n1"].poll() is None, "Slurm still counts it to the job"
-        (tmp_path / "job-over").touch()
+        (folder / told).touch()
         assert job.agents["n1"].wait(30.0) == 143
+
+
+@beside_others
+def test_an_agent_that_was_cut_off_leaves_once_its_job_is_over(tmp_path: Path) -> None:
+    leaves_once("job-over", tmp_path)
+
+
+@beside_others
+def test_an_agent_that_was_cut_off_leaves_once_slurm_took_its_node(tmp_path: Path) -> None:
+    leaves_once("taken-n1", tmp_path)
 
 
 @beside_others

@@ -44,6 +44,11 @@ TICK_SECONDS = 0.25
 PING_SECONDS = 5.0
 DAEMON_AWAY_SECONDS = 3.0
 LOOK_SECONDS = 10.0
+PASSED_OVER_LOOK_SECONDS = 2.0
+WITHOUT_US = {
+    slurm.Standing.OVER: "is over",
+    slurm.Standing.TAKEN: "goes on without this node",
+}
 UNHEARD_DRAIN_SECONDS = 0.2  # nobody is there to take it
 FLUSH_SECONDS = 3.0
 
@@ -66,6 +71,7 @@ class Agent:
         self._slurm_at = self._started  # it has just started this job
         self._pinged_at = -math.inf
         self._cut_off = -1  # generation in which the lease ran out here
+        self._held_in = -1  # generation of others, in which Slurm still counted us to the job
         self._look_at = 0.0
         self._tasks: set[asyncio.Task[object]] = set()
         self._lease = lease.LeaseConfig(
@@ -176,7 +182,8 @@ class Agent:
         if position is not None and not self._node.state.closing:
             self._ask_slurm(now)
             self._fellows.ask_membership()
-            self._conductor.consider(position)
+            if not self._passed_over:
+                self._conductor.consider(position)
 
     def _check_lease(self, now: float) -> None:
         state = self._node.state
@@ -195,24 +202,39 @@ class Agent:
             self._node.lose_lease(reason)
 
     def _look_whether_it_is_over(self, now: float) -> None:
-        """A node that was cut off may come back after the end of its job, which nobody told it."""
-        state = self._node.state
-        waits = state.phase is Phase.BROKEN and state.generation == self._cut_off
-        if not waits or state.closing or now < self._look_at:
+        """A node that was cut off may come back after the end of its job, or after Slurm took it
+        from the job: Slurm 24.11 ends no process there."""
+        if not self._cut_off_now or self._node.state.closing or now < self._look_at:
             return
-        self._look_at = now + LOOK_SECONDS * random.uniform(0.5, 1.5)
-        if self._daemon_age(now) > DAEMON_AWAY_SECONDS:
+        passed_over = self._passed_over
+        pace = PASSED_OVER_LOOK_SECONDS if passed_over else LOOK_SECONDS
+        self._look_at = now + pace * random.uniform(0.5, 1.5)
+        if passed_over or self._daemon_age(now) > DAEMON_AWAY_SECONDS:
             self._keep_going(self._end_if_over())
 
+    @property
+    def _cut_off_now(self) -> bool:
+        state = self._node.state
+        return state.phase is Phase.BROKEN and state.generation == self._cut_off
+
+    @property
+    def _passed_over(self) -> bool:
+        """The others went on, maybe in a job without this node: it leads nobody before Slurm says
+        that it is part of the job."""
+        newest = self._fellows.newest_generation()
+        return self._cut_off_now and newest > max(self._cut_off, self._held_in)
+
     async def _end_if_over(self) -> None:
-        job = self._job
+        job, newest = self._job, self._fellows.newest_generation()
         try:
             standing = await slurm.standing(job.run_id, job.restarts, job.node)
         except SlurmUnavailable:
             return
-        if standing is slurm.Standing.OVER:
-            log.warning("the job is over, Slurm says")
-            self._ending.terminated()
+        if standing is slurm.Standing.HELD:
+            self._held_in = newest
+            return
+        log.warning("Slurm says that the job %s", WITHOUT_US[standing])
+        self._ending.terminated()
 
     def _ask_slurm(self, now: float) -> None:
         """While unicrond is away the hubs ask slurmctld; never else, to spare it."""
