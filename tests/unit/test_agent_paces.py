@@ -29,6 +29,7 @@ class Rank:
         self.inside = Inside(folder, "", lambda kind, body: self.told.append((kind, body)))
         self.inside.begin(1, ())
         [path] = self.inside.environment(Slot(3, "m3", "n1", 0), {}).values()
+        self.path = path
         self.page = page.Page(path)
         self.page.claim()
 
@@ -70,6 +71,15 @@ def test_a_member_that_is_kept_counts_anew_in_the_next_generation(rank: Rank) ->
     assert as_heard(rank) == ()
     rank.iterate(6)
     assert [(r, pace.window) for r, pace in as_heard(rank)] == [(1, 0)]
+
+
+def test_a_process_that_takes_the_page_over_is_learned_from_at_once(rank: Rank) -> None:
+    rank.iterate(20)
+    rank.page = page.Page(rank.path)
+    rank.page.claim()
+    rank.iterate(2)
+    rank.iterate(8, loss=math.nan)
+    assert [kind for kind, _ in rank.told] == [SignalKind.LOSS]
 
 
 def test_a_loss_that_is_no_number_is_told_with_its_train_step(rank: Rank) -> None:

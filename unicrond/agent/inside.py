@@ -109,6 +109,8 @@ class Inside:
 
     def _learn(self, rank: _Rank, seen: page.Progress, now: float) -> None:
         """From iterations that were completed since the last look."""
+        if seen.count < rank.taken:  # another process of the rank has taken the page over
+            rank.taken = 0
         laps = seen.laps(rank.taken)
         for lap in laps:
             rank.taken = lap.number
