@@ -227,6 +227,8 @@ async def keep_api(config: Path | None) -> None:
         finally:
             with suppress(ProcessLookupError):
                 process.terminate()
+            assert process.stdin is not None
+            process.stdin.close()
         await asyncio.sleep(API_RESTART_SECONDS)
 
 

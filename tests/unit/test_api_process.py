@@ -135,7 +135,7 @@ def test_the_next_api_takes_over_from_one_that_was_killed(world: World) -> None:
     async def story() -> None:
         killed = await world.start_api()
         killed.kill()
-        await killed.wait()
+        await killed.communicate()
         async with world.api(), world.over_unix() as unix:
             async with asyncio.timeout(READY_SECONDS):
                 while not await answers(unix):

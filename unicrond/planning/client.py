@@ -94,7 +94,7 @@ class Planning:
         finally:
             with suppress(ProcessLookupError):
                 process.kill()
-            await process.wait()
+            await process.communicate()  # closes its pipes too
 
     async def _talk(self, process: asyncio.subprocess.Process) -> None:
         """Until the worker ends or speaks nonsense."""
