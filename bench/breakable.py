@@ -1,6 +1,9 @@
-"""A training of two small layers for `scripts/bench detection`; SIGUSR1 raises an exception in it.
+"""A training of two small layers that breaks on request, for `scripts/bench detection`.
 
-It leaves the moment, Unix seconds, in `faults` in its folder. Nothing here knows of Unicron.
+    SIGUSR1   raises an exception in its main thread
+    SIGUSR2   its main thread blocks for ever
+
+Both leave the moment, Unix seconds, in `faults` in its folder. Nothing here knows of Unicron.
 """
 
 from __future__ import annotations
@@ -21,10 +24,19 @@ STEP_SECONDS = 0.1
 LINE_LIMIT = 1 << 20
 
 
-def raise_error(_number: int, _frame: FrameType | None) -> None:
+def mark() -> None:
     with Path("faults").open("a") as file:
         file.write(f"{time.time()}\n")
+
+
+def raise_error(_number: int, _frame: FrameType | None) -> None:
+    mark()
     raise RuntimeError("broken on request")
+
+
+def block(_number: int, _frame: FrameType | None) -> None:
+    mark()
+    time.sleep(1e6)
 
 
 def main() -> None:
@@ -34,6 +46,7 @@ def main() -> None:
     model = DistributedDataParallel(nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 1)))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     signal.signal(signal.SIGUSR1, raise_error)
+    signal.signal(signal.SIGUSR2, block)
     log = Path("steps.jsonl").open("a", buffering=1)  # noqa: SIM115 - until the process ends
     for number in range(LINE_LIMIT):
         began = time.monotonic()

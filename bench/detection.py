@@ -37,6 +37,7 @@ BETWEEN_STEPS = 30  # enough for the pace to be known
 START_SECONDS = HEALED_SECONDS = 60.0
 KNOWN_SECONDS = 30.0
 HANG_OF_TORCHRUN_SECONDS = 20.0
+HANG_GOAL = 3 * STEP_SECONDS + 0.5
 SCRIPT = ROOT / "bench/breakable.py"
 PROGRAM = ["python", SCRIPT.name]
 FAILED = re.compile(r"\bE(\d\d)(\d\d) (\d\d:\d\d:\d\d\.\d+) .*failed \(exitcode")
@@ -73,7 +74,7 @@ class Broken:
         marks = self._marks()
         at = time.time()
         os.kill(rank_process(self.folder, rank), number)
-        if number is not signal.SIGUSR1:
+        if number not in (signal.SIGUSR1, signal.SIGUSR2):
             return at
         while len(self._marks()) == len(marks):
             if time.time() > at + KNOWN_SECONDS:
@@ -158,7 +159,7 @@ RANK_FAULTS = (
     Fault("exception", signal.SIGUSR1, 0.05),
     Fault("SIGKILL", signal.SIGKILL, 0.05),
     Fault("segfault", signal.SIGSEGV, 0.1),
-    Fault("hang", signal.SIGSTOP, 3 * STEP_SECONDS + 0.5, torchrun=False),
+    Fault("halted rank", signal.SIGSTOP, HANG_GOAL, torchrun=False),
 )
 
 
@@ -199,11 +200,36 @@ def _theirs(bench: Bench, training: UnderTorchrun, fault: Fault, rank: int) -> f
     return seconds
 
 
+def suspicions(bench: Bench, training: UnderUnicron, repeats: int) -> Figure:
+    """Of a rank that blocks in its own code: it may be saving or evaluating, so nothing is done."""
+    seen = []
+    for number in range(repeats):
+        generation = training.generation()
+        bench.pause()
+        at = training.struck(signal.SIGUSR2, number % RANKS)
+        seen.append(_suspected(bench, training.job, at) - at)
+        training.struck(signal.SIGKILL, number % RANKS)
+        training.log.first_after(at, generation, HEALED_SECONDS)
+    tell(f"blocked rank: {max(seen):g} s")
+    return figure("blocked rank: suspected by unicrond", "s", seen, goal=HANG_GOAL, worst=True)
+
+
+def _suspected(bench: Bench, run_id: int, at: float) -> float:
+    deadline = at + KNOWN_SECONDS
+    while time.time() < deadline:
+        lines = [line.entry for line in bench.store.story_of_run(run_id).items]
+        times = [e.at for e in lines if e.at > at and e.text.endswith("a suspicion")]
+        if times:
+            return times[0]
+        time.sleep(0.05)
+    raise MeasurementError("a rank that blocks was never suspected")
+
+
 def hang_of_torchrun(training: UnderTorchrun) -> Figure:
     training.generation()
     at = training.struck(signal.SIGSTOP, 1)
     known = training.knows_after(at, HANG_OF_TORCHRUN_SECONDS)
-    name = f"hang: noticed by torchrun within {HANG_OF_TORCHRUN_SECONDS:g} s"
+    name = f"halted rank: noticed by torchrun within {HANG_OF_TORCHRUN_SECONDS:g} s"
     return figure(name, "count", [int(known is not None)])
 
 
@@ -285,6 +311,7 @@ def measure(options: argparse.Namespace) -> tuple[list[Figure], list[str]]:
     with raised(options.lab, NODES, GPUS) as bench:
         with trainings(bench) as (ours, theirs):
             figures = of_ranks(bench, ours, theirs, options.repeats)
+            figures.append(suspicions(bench, ours, options.repeats))
             figures.append(out_of_memory(bench, ours, options.repeats))
             figures += of_hardware(bench, ours, options.repeats)
             figures.append(hang_of_torchrun(theirs))
@@ -294,8 +321,7 @@ def measure(options: argparse.Namespace) -> tuple[list[Figure], list[str]]:
         f"{RANKS} ranks, one a node; a train step takes {STEP_SECONDS} s; gloo; one machine",
         f"1-minute load before the faults: {min(bench.loads):.1f} to {max(bench.loads):.1f}",
         "torchrun knows: its log line that a rank failed; --monitor-interval=0.1",
-        "hang: a rank that is halted (SIGSTOP); one that waits in its own code may be saving or"
-        " evaluating, and stays a suspicion until it is overdue",
+        "halted: SIGSTOP; blocked: in its own code, which is acted on only once it is overdue",
         "Xid, ECC and OOM: the lab's stub of NVML, kernel log and cgroup; torchrun has no sensors",
     ]
 

@@ -430,6 +430,22 @@ def test_a_stopped_rank_is_named_and_its_run_restarts(world: World) -> None:
     assert "rank 1 on n2 is stopped" in "".join(entry.text for entry in world.store.journal)
 
 
+def test_a_suspicion_is_told_at_once_and_once_a_minute(world: World) -> None:
+    job = running(world)
+    for _ in range(5):
+        told(
+            job, world, SignalKind.SLOW, 1, process_state="S", seconds=0.9, usual_seconds=0.2,
+            where="train.py:7 in load",
+        )  # fmt: skip
+        world.pass_seconds(14)
+    lines = [entry.text for entry in world.store.journal if entry.text.endswith("a suspicion")]
+    assert lines == [
+        "rank 1 on n2 has been in one iteration for 0.9 s, usually 0.2 s, at train.py:7 in load: "
+        "a suspicion"
+    ]
+    assert world.performed == []
+
+
 def test_slow_iterations_that_end_well_change_nothing(world: World) -> None:
     job = running(world)
     for _ in range(10):

@@ -48,6 +48,7 @@ class Cycle:
     def begin_generation(self, run: Run, generation: int, assignment: Assignment) -> Run:
         """The run in a new generation, of which nothing was seen yet. To be put."""
         self.state.slow.pop(run.run_id, None)
+        self.state.suspected.pop(run.run_id, None)
         return replace(
             run,
             generation=generation,

@@ -17,6 +17,8 @@ from unicrond.model.run import Phase, Run
 
 RAISED = "exception.raised"
 
+TOLD_AGAIN_SECONDS = 60.0  # of one run: what is slow once is often slow again
+
 
 def on_signal(cycle: Cycle, signal: Signal) -> None:
     """Turns what a sensor saw into a fault, or into nothing."""
@@ -192,6 +194,8 @@ def _on_slow(cycle: Cycle, run: Run, signal: Signal) -> None:
     if run.assignment is None or run.healing is not None or evidence is None:
         return
     seen = cycle.state.slow.setdefault(run.run_id, {})
+    if not seen:
+        _suspect(cycle, run, signal, evidence)
     seen[evidence.rank] = evidence
     finding = find(tuple(seen.values()), run.assignment.world_size - len(_ended_early(run)))
     if finding is None:
@@ -218,6 +222,19 @@ def _on_slow(cycle: Cycle, run: Run, signal: Signal) -> None:
             evidence=others,
         ),
     )
+
+
+def _suspect(cycle: Cycle, run: Run, signal: Signal, evidence: Evidence) -> None:
+    """For the person who looks: an unannounced save or evaluation looks like this too."""
+    if cycle.now < cycle.state.suspected.get(run.run_id, 0.0) + TOLD_AGAIN_SECONDS:
+        return
+    cycle.state.suspected[run.run_id] = cycle.now
+    where = f", at {evidence.where}" if evidence.where else ""
+    what = (
+        f"rank {evidence.rank} on {evidence.node} has been in one iteration for "
+        f"{evidence.seconds:.1f} s, usually {evidence.usual_seconds:.2g} s{where}: a suspicion"
+    )
+    cycle.note("signal", what, run, node=signal.node)
 
 
 def evidence_from(signal: Signal) -> Evidence | None:
