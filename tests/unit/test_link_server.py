@@ -358,7 +358,7 @@ def test_a_mute_agent_gives_way_to_another_on_its_node() -> None:
         async with World(replace(DEFAULT_LIMITS, mute_seconds=0.2)) as world:
             mute = await serving(world)
             second = world.agent("n1", "second")
-            await eventually(lambda: second.link.connected)
+            await eventually(lambda: second.link.connected and len(world.joined) == 2)
             assert isinstance(world.left[0], AgentLeft) and world.left[0].silent
             mute.close("seen enough", abort=True)
             assert world.events.index(world.left[0]) < world.events.index(world.joined[1])

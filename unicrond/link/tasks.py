@@ -1,4 +1,4 @@
-"""How the tasks of a process end. Python's asyncio alone; agents run on 3.10."""
+"""How the tasks and children of a process end. Python's asyncio alone; agents run on 3.10."""
 
 from __future__ import annotations
 
@@ -23,3 +23,20 @@ async def end_all(tasks: Iterable[asyncio.Task[object]]) -> bool:
             break
         _, left = await asyncio.wait(left, timeout=TRY_SECONDS)
     return not left
+
+
+async def reap(process: asyncio.subprocess.Process) -> None:
+    """Until a child that was killed is gone and its pipes are closed, also if this task is
+    cancelled meanwhile. What the child started may hold the pipes: that is not waited for long."""
+    ending = asyncio.ensure_future(process.communicate())
+    cancelled = False
+    for _ in range(TRIES):
+        try:
+            await asyncio.wait({ending}, timeout=TRY_SECONDS)
+        except asyncio.CancelledError:
+            cancelled = True
+        if ending.done():
+            break
+    ending.cancel()
+    if cancelled:
+        raise asyncio.CancelledError

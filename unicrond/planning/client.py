@@ -20,6 +20,7 @@ from db.codec import CodecError, dumps, loads
 from db.knowledge import Knowledge, Learned, Planned
 from unicrond.core.state import State
 from unicrond.errors import StoreUnavailable
+from unicrond.link.tasks import reap
 from unicrond.model.decision import Decision
 from unicrond.planning.triggers import Cause, Trigger, Triggers
 from unicrond.planning.windows import Windows
@@ -94,7 +95,7 @@ class Planning:
         finally:
             with suppress(ProcessLookupError):
                 process.kill()
-            await process.communicate()  # closes its pipes too
+            await reap(process)
 
     async def _talk(self, process: asyncio.subprocess.Process) -> None:
         """Until the worker ends or speaks nonsense."""

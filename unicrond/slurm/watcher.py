@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 
+from unicrond.link.tasks import reap
 from unicrond.model.cluster import Snapshot
 from unicrond.model.events import SnapshotTaken
 from unicrond.ports import Clock
@@ -25,7 +26,6 @@ LONGEST_LINE_BYTES = 256 * 1024 * 1024
 GRACE_SECONDS = 5.0  # for starting Python, reading and writing
 COMMANDS_A_LOOK = 3  # the first look also asks for the configuration
 MAX_BACKOFF_SECONDS = 30.0
-END_SECONDS = 5.0
 
 
 class SlurmWatcher:
@@ -93,9 +93,7 @@ class SlurmWatcher:
 async def _end(process: asyncio.subprocess.Process) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    with contextlib.suppress(TimeoutError):  # only if something left the group with our pipe
-        async with asyncio.timeout(END_SECONDS):
-            await process.communicate()
+    await reap(process)
 
 
 def watch_command(
