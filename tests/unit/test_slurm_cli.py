@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import stat
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from unicrond.slurm.cli import CommandLineSlurm
 from unicrond.slurm.command import SlurmCommand, plain_environment
 
 DATA = Path(__file__).parent.parent / "data/slurm/22.05"
+GENUINE = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12)  # of jobs-mixed.txt; 77 and 78 are forged
 
 
 class HandClock:
@@ -47,7 +49,7 @@ class StandIn:
     @property
     def updates(self) -> list[str]:
         lines = self.told.read_text().splitlines()
-        return [line.split("scontrol ")[1] for line in lines if " show " not in line]
+        return [line.split("scontrol ")[1] for line in lines if " update " in line]
 
 
 @pytest.fixture
@@ -62,16 +64,22 @@ def cluster(stand_in: StandIn) -> StandIn:
     stand_in.answer("show node", (DATA / "nodes-drained.txt").read_text())
     stand_in.answer("show job 1", (DATA / "job-requeued.txt").read_text())
     stand_in.answer("show job", (DATA / "jobs-mixed.txt").read_text())
+    stand_in.answer("squeue", "\n".join(map(str, GENUINE)))
     stand_in.answer("update")
     return stand_in
 
 
-def test_a_snapshot_is_two_commands_and_one_more_the_first_time(cluster: StandIn) -> None:
-    slurm = cluster.slurm()
+def test_a_snapshot_is_two_commands_and_two_more_the_first_time(stand_in: StandIn) -> None:
+    jobs = (DATA / "jobs-lost.txt").read_text()
+    stand_in.answer("show config", (DATA / "config.txt").read_text())
+    stand_in.answer("show node", (DATA / "nodes-lost.txt").read_text())
+    stand_in.answer("show job", jobs)
+    stand_in.answer("squeue", "\n".join(re.findall(r"^JobId=(\d+)", jobs, re.MULTILINE)))
+    slurm = stand_in.slurm()
     for _ in range(3):
         slurm.snapshot()
-    told = cluster.told.read_text().splitlines()
-    assert len(told) == 3 * 2 + 1
+    told = stand_in.told.read_text().splitlines()
+    assert len(told) == 3 * 2 + 2
     assert "LC_ALL=C TZ=UTC SLURM_TIME_FORMAT=standard scontrol" in told[0]
 
 
@@ -83,6 +91,43 @@ def test_records_that_stay_unknown_are_kept_and_named(cluster: StandIn) -> None:
     assert "job 5: JobState stands twice" in seen.error
     assert seen.nodes is not None
     assert seen.nodes["n1"].state is NodeState.UP
+
+
+def test_a_record_that_a_line_break_forged_is_no_job(cluster: StandIn) -> None:
+    seen = cluster.slurm().snapshot()
+    assert seen.allocations is not None
+    assert not {77, 78} & set(seen.allocations)
+    assert seen.allocations[7].user == "alice"
+    assert "job 78: no such job; a line break in a name or comment of another" in seen.error
+
+
+def test_a_job_that_another_forges_is_asked_for_alone(stand_in: StandIn) -> None:
+    genuine = (DATA / "job-shrunk.txt").read_text()
+    job_id = int(re.findall(r"^JobId=(\d+)", genuine)[0])
+    stand_in.answer("show config")
+    stand_in.answer("show node", (DATA / "nodes-busy.txt").read_text())
+    stand_in.answer(f"show job {job_id}", genuine)
+    forged = genuine.replace("alice(1001)", "mallory(1003)")
+    hostile = genuine.replace(f"JobId={job_id} ", f"JobId=999 Comment=x\n{forged.strip()} ")
+    stand_in.answer("show job", hostile + genuine)
+    stand_in.answer("squeue", f"{job_id}\n999\n")
+    seen = stand_in.slurm().snapshot()
+    assert seen.allocations is not None
+    assert seen.allocations[job_id].user == "alice"
+    assert f"job {job_id}: shown twice" in seen.error
+    assert seen.allocations[999].state is JobState.UNKNOWN
+
+
+@pytest.mark.parametrize(("said", "status"), [("", 0), ("Unable to contact slurm controller", 1)])
+def test_jobs_that_nothing_confirms_are_unknown(stand_in: StandIn, said: str, status: int) -> None:
+    stand_in.answer("show config")
+    stand_in.answer("show node", (DATA / "nodes-busy.txt").read_text())
+    stand_in.answer("show job", (DATA / "job-shrunk.txt").read_text())
+    stand_in.answer("squeue", error=said, status=status)
+    seen = stand_in.slurm().snapshot()
+    assert seen.nodes is not None
+    assert seen.allocations is None
+    assert seen.error.startswith("squeue")
 
 
 def test_an_empty_answer_is_unknown_and_not_no_nodes(stand_in: StandIn) -> None:

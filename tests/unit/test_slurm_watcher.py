@@ -29,6 +29,7 @@ def prefix(tmp_path: Path) -> list[str]:
 *"show config"*) cat {DATA}/config.txt;;
 *"show node"*) cat {DATA}/nodes-busy.txt;;
 *"show job"*) cat {DATA}/jobs-mixed.txt;;
+*squeue*) seq 12;;
 esac
 """
     )

@@ -2,6 +2,7 @@
 
 hostlist   node[01-03] to names and back; pure
 parse      text of `scontrol show node|job -o` to nouns; pure
+listing    which records of jobs are forged by a user's line breaks
 command    runs one Slurm command, sorts its errors
 cli        CommandLineSlurm, the port over scontrol
 simulated  SimulatedSlurm, the shipped fake

@@ -1,11 +1,12 @@
 """CommandLineSlurm: the Slurm port over scontrol. Looks again before each act.
 
-Two commands a snapshot, whatever the cluster's size. An empty or failed answer is unknown.
+Two commands a snapshot, whatever the cluster's size, and squeue when there are new jobs with GPUs
+(listing.py says why). An empty or failed answer is unknown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from unicrond.errors import Refused, SlurmUnavailable
 from unicrond.model.cluster import Allocation, JobState, Node, Snapshot
@@ -13,6 +14,7 @@ from unicrond.ports import Clock
 from unicrond.slurm import checks
 from unicrond.slurm.command import SlurmCommand
 from unicrond.slurm.hostlist import fold
+from unicrond.slurm.listing import Listing
 from unicrond.slurm.parse import (
     NO_JOBS,
     BadRecord,
@@ -21,6 +23,7 @@ from unicrond.slurm.parse import (
     parse_jobs,
     parse_nodes,
     slurmd_port,
+    unknown_job,
 )
 
 _TOLD_TROUBLES = 10  # the others are counted
@@ -28,6 +31,7 @@ _TOLD_TROUBLES = 10  # the others are counted
 # "Job already killed, do not launch batch job".
 SETTLE_SECONDS = 2
 _SHOW = ("scontrol", "--all", "--local", "--oneliner", "show")
+_LIST = ("squeue", "--all", "--local", "--noheader", "--states=all", "--format=%A")
 
 
 class CommandLineSlurm:
@@ -39,6 +43,7 @@ class CommandLineSlurm:
         self._clock = clock
         self._command = SlurmCommand(prefix, timeout_seconds)
         self._port: int | None = None
+        self._listing = Listing(self._list_jobs, self._shown_alone)
 
     def snapshot(self) -> Snapshot:
         at = self._clock.now()
@@ -47,7 +52,7 @@ class CommandLineSlurm:
         except (Refused, SlurmUnavailable) as error:
             return Snapshot(at, None, None, str(error))  # a slow slurmctld is not asked twice
         try:
-            jobs = parse_jobs(self._show_jobs(), nodes.known)
+            jobs = self._listing.own(parse_jobs(self._show_jobs(), nodes.known), nodes.known)
         except (Refused, SlurmUnavailable) as error:
             return Snapshot(at, nodes.known, None, _told([*nodes.troubles, str(error)]))
         allocations = {
@@ -104,6 +109,16 @@ class CommandLineSlurm:
 
     def _show_job(self, job_id: int) -> str:
         return self._command.run(*_SHOW, "job", str(job_id))
+
+    def _list_jobs(self) -> frozenset[int]:
+        ids = frozenset(map(int, filter(str.isdecimal, self._command.run(*_LIST).split())))
+        if not ids:
+            raise SlurmUnavailable("squeue: an empty answer")
+        return ids
+
+    def _shown_alone(self, job_id: int, nodes: Mapping[str, Node]) -> Allocation:
+        shown = parse_jobs(self._show_job(job_id), nodes)
+        return shown.known.get(job_id, unknown_job(job_id))
 
     def _job(self, job_id: int) -> Allocation:
         return self._read_job(job_id, self._show_job(job_id))

@@ -68,7 +68,7 @@ def plain_environment(environment: Mapping[str, str]) -> dict[str, str]:
     kept = {
         name: value
         for name, value in environment.items()
-        if name == "SLURM_CONF" or not name.startswith(("SLURM_", "SCONTROL_", "LC_"))
+        if name == "SLURM_CONF" or not name.startswith(("SLURM_", "SCONTROL_", "SQUEUE_", "LC_"))
     }
     return {**kept, **PLAIN}
 

@@ -3,7 +3,9 @@
 A record is one line of Key=value pairs, unquoted: a value ends where ` Key=` of another field
 begins. A job's owner writes some values (name, comment, paths) and may put ` UserId=root(0)` into
 them, so a key that we trust and that stands twice makes the record unknown, as does a job id that
-two lines claim. Unknown is a state of its own with its trouble in words: never gone, never healthy.
+two lines claim. A line break in a value may forge a whole record, which no parser can see: so who
+reads asks Slurm in another way which jobs there are (listing.py).
+Unknown is a state of its own with its trouble in words: never gone, never healthy.
 Times are read as UTC: the command runs with TZ=UTC.
 """
 
@@ -93,6 +95,7 @@ class Jobs:
 
     known: Mapping[int, Allocation]
     troubles: tuple[str, ...] = ()
+    shown_twice: frozenset[int] = frozenset()  # one of each is forged
 
 
 def parse_nodes(text: str, slurmd_port: int = SLURMD_PORT) -> Nodes:
@@ -114,18 +117,21 @@ def parse_jobs(text: str, nodes: Mapping[str, Node]) -> Jobs:
     """`nodes` tell whether a job has all GPUs of its nodes."""
     known: dict[int, Allocation] = {}
     troubles: list[str] = []
+    twice: set[int] = set()
     for line in _records(text, "JobId="):
         fields, repeated = _fields(_JOB_KEY, line)
         job_id = _token(fields, "JobId")
         if not job_id.isdecimal():
             troubles.append(f"job {job_id[:20]}: not a number")
             continue
+        if int(job_id) in known:
+            twice.add(int(job_id))
         try:
             known[int(job_id)] = _job(fields, repeated, known, nodes)
         except BadRecord as error:
             troubles.append(f"job {job_id}: {error}")
             known[int(job_id)] = unknown_job(int(job_id))
-    return Jobs(known, tuple(troubles))
+    return Jobs(known, tuple(troubles), frozenset(twice))
 
 
 def unknown_job(job_id: int) -> Allocation:
