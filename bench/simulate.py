@@ -28,6 +28,7 @@ SLOW = ("varuna-slow", "oobleck-slow", "bamboo-slow")
 # trace, its run mix, the goal for the rival that waits, mean repairs in hours that are tried
 GOALS = {"trace-a": (1.2, (24, 72, 108, 144, 192)), "trace-b": (1.9, (3, 6, 9, 12, 17, 24))}
 LARGE = {"gpus-1024": 20, "gpus-16384": 5}
+EXPERIMENTS = ("unicron-wary", "unicron-as-oobleck")
 MOST_BEHIND = 3.0  # per cent, median, below the oracle
 MOST_HOURS = 24 * 60.0
 HALVINGS = 7
@@ -43,7 +44,7 @@ def ratios(found: Study, title: str) -> Iterator[Figure]:
         yield figure(f"{title}, {name}: mean", "x", [ratio.mean])
         yield figure(f"{title}, {name}: 95 % interval", "x", [ratio.low, ratio.high])
         yield figure(f"{title}, {name}: worst seed", "x", [ratio.worst])
-        if name == "unicron-patient":
+        if name in EXPERIMENTS:
             continue
         if name == "oracle":
             behind = [100 * ratio.behind]
@@ -122,7 +123,7 @@ def large() -> Iterator[Figure]:
     for name, seeds in LARGE.items():
         tell(f"simulate: {name}")
         rivals = [rival for rival in USUAL if rival != OURS]
-        yield from ratios(compared(name, (*rivals, "unicron-patient"), seeds, Changes()), name)
+        yield from ratios(compared(name, (*rivals, *EXPERIMENTS), seeds, Changes()), name)
 
 
 def speed() -> Iterator[Figure]:

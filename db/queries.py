@@ -7,7 +7,7 @@ item shown, so that rows which are added meanwhile neither repeat nor hide any.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -177,10 +177,10 @@ class Queries:
         rows = self._rows(select(c.at, c.cause, c.doc).order_by(c.id.desc()).limit(1))
         return Planned(rows[0].at, rows[0].cause, rows[0].doc) if rows else None
 
-    def plans_since(self, at: float, but: str) -> int:
-        """How many were made, but for one cause."""
+    def plans_since(self, at: float, but: Collection[str]) -> int:
+        """How many were made, but for some causes."""
         c = schema.plans.c
-        query = select(func.count()).where(c.at > at, c.cause != but)
+        query = select(func.count()).where(c.at > at, c.cause.not_in(but))
         return self._within(lambda db: db.scalar(query)) or 0
 
     def faults(self, limit: int = 20_000) -> tuple[Incident, ...]:

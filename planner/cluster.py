@@ -11,6 +11,7 @@ question.py, so that whoever doubts an answer can ask again.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -41,7 +42,7 @@ class Known:
     fits: Mapping[int, Fit | None] = field(default_factory=dict)
     durations: Mapping[int, Mapping[str, Duration]] = field(default_factory=dict)
     reliability: Reliability | None = None
-    changes_per_day: float = 0.0  # runs that end or start, nodes that return
+    changes_per_day: float = 0.0  # runs that end or start
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,13 @@ def questions(cluster: Cluster, known: Known) -> tuple[What, What, list[str]]:
         wide = _points(_range(standing, len(members[standing.pool])))
         curve = rates.curve(sorted({*wide, standing.size} - {0}))
         unlimited.append(_run(standing, known, curve, _legal(standing, curve, wide)))
-    pools = [_pool(name, names, known) for name, names in members.items()]
+    away = _away(cluster)
+    pools = [_pool(name, names, away[name], known) for name, names in members.items()]
+    notes += [
+        f"pool {name}: {away[name]} nodes away, back in {priors.RETURN_HOURS:g} h on average"
+        for name in members
+        if away[name]
+    ]
     rest = {
         "reliability": {"other_changes_per_day": known.changes_per_day},
         "pools": pools,
@@ -270,13 +277,21 @@ def _run(standing: Standing, known: Known, curve: list[tuple[int, float]], sizes
     }
 
 
-def _pool(name: str, members: Sequence[str], known: Known) -> What:
+def _away(cluster: Cluster) -> Counter[str]:
+    """Nodes out of service, by pool."""
+    gone = (NodeState.DOWN, NodeState.DRAINED)
+    return Counter(pool_of(node) for node in cluster.nodes.values() if node.state in gone)
+
+
+def _pool(name: str, members: Sequence[str], away: int, known: Known) -> What:
     pools = known.reliability.pools if known.reliability else ()
     record = next((pool for pool in pools if pool.name == name), None)
     return {
         "name": name,
         "workers": len(members),
         "failures_per_1000_node_days": 1000 * _per_node_day(record),
+        "away": away,
+        "return_hours": priors.RETURN_HOURS,
     }
 
 

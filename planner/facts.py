@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -16,7 +17,7 @@ from planner.placement import Site
 from planner.question import AccountPart, PoolPart, Question, RangePart, RunPart, ThroughputPart
 from unicrond.errors import BadInput
 
-DAY_SECONDS = 86400.0
+HOUR_SECONDS, DAY_SECONDS = 3600.0, 86400.0
 
 
 def problem(question: Question) -> Problem:
@@ -70,7 +71,8 @@ def sites(question: Question, pool: str) -> list[Site]:
 
 def _pool(pool: PoolPart) -> Pool:
     rate = pool.failures_per_1000_node_days / 1000 / DAY_SECONDS / pool.node_workers
-    return Pool(pool.name, pool.workers, rate)
+    seconds = HOUR_SECONDS * pool.return_hours if pool.return_hours else math.inf
+    return Pool(pool.name, pool.workers, rate, pool.away, seconds)
 
 
 def _limits(question: Question, account: AccountPart, place: str) -> Limits:

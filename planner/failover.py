@@ -4,7 +4,7 @@
     NodeLost(run)                the run has a node's workers faulty, the pool has as many fewer
     NodeLost(None)               an idle node: the pool has as many fewer
     SwitchLost(switch)           every run and the pool lose what they have there
-    NodeReturned()               the pool has a node's workers more
+    NodeReturned()               the pool has a node's workers more, and one node less is away
     RunEnded(run)                its claim is gone; so are its workers, unless `keeps_freed`
     RunStarted(run)              a queued run holds the workers that it asked for
 
@@ -12,10 +12,7 @@ One pool, each run staying in it: other pools enter through D_running only. An e
 no legal division has the reason in place of a plan. The table belongs to one state of the
 cluster, which its maker names (`stamp`), and answers for no other.
 
-Each entry is solved by itself. Prefix and suffix tables of the recurrence would share work among
-the events that leave the same n'; but nearly each run that ends leaves another n', a few such
-pairs take longer than all entries do this way, and from them the order among equals cannot be
-read.
+Each entry is solved by itself: docs/adr/0013-no-prefix-and-suffix-tables.md.
 """
 
 from __future__ import annotations
@@ -104,20 +101,21 @@ def events(state: State) -> Iterator[Event]:
 def after(state: State, event: Event) -> Problem:
     """The problem that the event leaves."""
     claims = {claim.run_id: claim for claim in state.problem.claims if claim.pool == state.pool}
-    change = 0
+    change = away = 0
     match event:
         case NodeLost(run_id):
-            change = -_lose(claims, {run_id: state.node_workers})
+            change, away = -_lose(claims, {run_id: state.node_workers}), 1
         case SwitchLost(switch):
             change = -_lose(claims, state.switches[switch])
+            away = -change // state.node_workers
         case NodeReturned():
-            change = state.node_workers
+            change, away = state.node_workers, -1
         case RunEnded(run_id):
             gone = claims.pop(run_id)
             change = 0 if state.keeps_freed else -gone.held
         case RunStarted(run_id):
             claims[run_id] = next(claim for claim in state.queued if claim.run_id == run_id)
-    return _with(state, claims, change)
+    return _with(state, claims, change, away)
 
 
 def _lose(claims: dict[int, Claim], lost: Mapping[int | None, int]) -> int:
@@ -132,9 +130,9 @@ def _lose(claims: dict[int, Claim], lost: Mapping[int | None, int]) -> int:
     return workers
 
 
-def _with(state: State, claims: Mapping[int, Claim], change: int) -> Problem:
+def _with(state: State, claims: Mapping[int, Claim], change: int, away: int) -> Problem:
     pool = state.problem.pools[state.pool]
-    there = replace(pool, workers=max(0, pool.workers + change))
+    there = replace(pool, workers=max(0, pool.workers + change), away=max(0, pool.away + away))
     return replace(
         state.problem,
         claims=tuple(

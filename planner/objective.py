@@ -6,8 +6,11 @@
 
 The formula is Unicron's, as others quote it (arXiv 2401.00134). What it leaves open is ours:
 
-    D_running(n') = 1 / (sum over pools of n' * failures of a worker  +  other changes), in seconds,
-                    at most `horizon_seconds`; n' counts the workers available, not those used
+    D_running(n') = expected seconds until what the division gained is lost, at most
+                    `horizon_seconds`: a run ends or starts, or fewer than the n' workers that are
+                    available now, used or not, are left. A node that returns takes nothing away,
+                    and one that is lost after it leaves as many as now; see `_until_fewer`, and
+                    docs/adr/0012-what-ends-a-division.md
     D_transition    by run and by kind of change, see Change
     margin          how many times over a move must pay back its price within D_running
     noise           T(t, x') counts so much less where x' != x: by how much T may be wrong. With
@@ -30,6 +33,8 @@ import numpy as np
 from planner import kernels
 from planner.allocator import largest_total
 from planner.kernels import Floats, Ints
+
+MOST_AWAY = 10_000  # nodes out of service; more of them make no difference
 
 
 class Change(StrEnum):
@@ -62,6 +67,8 @@ class Pool:
     name: str
     workers: int
     failures_per_worker_second: float = 0.0
+    away: int = 0  # nodes out of service that will return
+    return_seconds: float = math.inf  # until one of them does, on average
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -169,7 +176,7 @@ class Problem:
 
     claims: tuple[Claim, ...]
     pools: Mapping[str, Pool]
-    other_changes_per_second: float = 0.0  # runs that end or start, nodes that return
+    other_changes_per_second: float = 0.0  # runs that end or start
     horizon_seconds: float = 30 * 86400.0
     margin: float = 1.0
     noise: float = 0.0
@@ -178,9 +185,33 @@ class Problem:
     @property
     def running_seconds(self) -> float:
         """D_running: how long the division is expected to last."""
-        failures = sum(p.workers * p.failures_per_worker_second for p in self.pools.values())
-        rate = failures + self.other_changes_per_second
+        others = self.other_changes_per_second
+        losses = (_until_fewer(pool, others) for pool in self.pools.values())
+        rate = others + sum(max(0.0, 1 / seconds - others) for seconds in losses)
         return min(self.horizon_seconds, 1 / rate) if rate > 0 else self.horizon_seconds
+
+
+def _until_fewer(pool: Pool, others: float) -> float:
+    """Expected seconds until one more node of this pool is away than now, or until something else
+    ends the division, at a rate of `others`.
+
+    Nodes fail at a rate f; of k away each returns at a rate r, other ends come at a rate o. From k
+    away it takes t(k) until k + 1 are or the division has ended otherwise, the latter with
+    probability q(k):
+
+        t(k) = (1 + k r t(k - 1))     / (f + o + k r q(k - 1))
+        q(k) = (o + k r q(k - 1))     / (f + o + k r q(k - 1))
+    """
+    failures = pool.workers * pool.failures_per_worker_second
+    if failures + others <= 0:
+        return math.inf
+    seconds = otherwise = 0.0
+    for away in range(min(pool.away, MOST_AWAY) + 1):
+        returns = away / pool.return_seconds
+        ends = others + returns * otherwise
+        seconds = (1 + returns * seconds) / (failures + ends)
+        otherwise = ends / (failures + ends)
+    return seconds
 
 
 class Proof(StrEnum):

@@ -39,6 +39,8 @@ class PoolPart(_Part):
     node_workers: Annotated[int, Field(ge=1, le=1024)] = 1
     whole_nodes: bool = True
     failures_per_1000_node_days: NotNegative = 0.0
+    away: Count = 0  # nodes out of service
+    return_hours: Positive | None = None  # until one of them is back, on average
 
 
 class TransitionPart(_Part):

@@ -13,10 +13,11 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
+from itertools import accumulate, count
 
 import numpy as np
 
@@ -78,9 +79,7 @@ class _Simulation:
         self.dice = np.random.default_rng(seed)
         self.heap: list[tuple[int, int, Callable[[], None]]] = []
         self.events, self.numbers = 0, count()
-        severe = [failure for failure in failures if failure.repair]
-        ends = {failure.at + failure.repair for failure in severe}
-        self.foreseen = sorted({failure.at for failure in severe} | ends)
+        self.away = _away(failures)
         for failure in failures:
             self._at(failure.at, partial(self._fail, failure))
 
@@ -231,10 +230,14 @@ class _Simulation:
     def _divide(self, change: Change) -> None:
         state = self.state
         if state.policy.foresees:
-            i = bisect_right(self.foreseen, state.now)
-            end = self.foreseen[i] if i < len(self.foreseen) else state.cluster.length
-            state.next_change_seconds = (end - state.now) / SECOND
+            state.next_loss_seconds = (self._next_loss() - state.now) / SECOND
         self._apply(self.rule.react(state, change))
+
+    def _next_loss(self) -> int:
+        """When more nodes will be away than now."""
+        i, now = bisect_right(self.away, (self.state.now, math.inf)), len(self.state.down)
+        later = (at for at, away in self.away[i:] if away > now)
+        return next(later, self.state.cluster.length)
 
     def _apply(self, sizes: Sizes) -> None:
         state = self.state
@@ -318,6 +321,17 @@ class _Simulation:
 
     def _later(self, seconds: float) -> int:
         return self.state.now + math.ceil(seconds * SECOND)
+
+
+def _away(failures: Sequence[Failure]) -> list[tuple[int, float]]:
+    """When the number of nodes out of service changes, and to what."""
+    steps = Counter[int]()
+    for failure in failures:
+        if failure.repair:
+            steps[failure.at] += len(failure.nodes)
+            steps[failure.at + failure.repair] -= len(failure.nodes)
+    times = sorted(steps)
+    return list(zip(times, accumulate(steps[at] for at in times), strict=True))
 
 
 def _moves(run: RunNow, size: int) -> bool:

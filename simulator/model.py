@@ -126,7 +126,7 @@ class Policy:
     timing: Timing
     healthy_percent: float = 100.0  # of the speed that its runs have where nothing ever fails
     keeps_failed: bool = False  # its runs keep failed nodes, and have them again after the repair
-    foresees: bool = False  # it knows when the next change will be
+    foresees: bool = False  # it knows when the next nodes will be lost
     floors: bool = True  # no run gets less than its least size while nodes are there
     margin: float = 1.0
     sources: Mapping[str, str] = field(default_factory=dict)

@@ -79,15 +79,13 @@ def _planned(state: State, claims: Sequence[Claim], floors: Sequence[int]) -> Si
 def problem_of(state: State, claims: tuple[Claim, ...]) -> Problem:
     cluster = state.cluster
     if state.policy.foresees:
-        failures, others = 0.0, 1 / max(1.0, state.next_change_seconds)
+        pool, others = Pool(POOL, state.available), 1 / max(1.0, state.next_loss_seconds)
     else:
-        failures, others = (
-            cluster.failures_per_node_second,
-            len(state.down) / cluster.repair_seconds,
-        )
+        repairs = len(state.down), cluster.repair_seconds
+        pool, others = Pool(POOL, state.available, cluster.failures_per_node_second, *repairs), 0.0
     return Problem(
         claims,
-        {POOL: Pool(POOL, state.available, failures)},
+        {POOL: pool},
         other_changes_per_second=others,
         horizon_seconds=max(1.0, (cluster.length - state.now) / SECOND),
         margin=state.policy.margin,

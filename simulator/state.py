@@ -78,7 +78,7 @@ class State:
     now: int = 0
     down: set[int] = field(default_factory=set)
     others: set[int] = field(default_factory=set)  # held by somebody else's jobs
-    next_change_seconds: float = 0.0  # filled for a policy that foresees
+    next_loss_seconds: float = 0.0  # filled for a policy that foresees
 
     def present(self) -> Iterator[RunNow]:
         return (run for run in self.runs.values() if run.present)

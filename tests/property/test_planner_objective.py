@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plannerworld import claim, cluster, sizes, table
 
-from planner.failover import NodeLost, State, prepare
+from planner.failover import (
+    Event,
+    NodeLost,
+    NodeReturned,
+    RunEnded,
+    RunStarted,
+    State,
+    SwitchLost,
+    prepare,
+)
 from planner.kernels import ILLEGAL
 from planner.objective import Claim, Plan, Pool, Problem, Transition, gains
 from planner.pools import solve
@@ -103,25 +112,54 @@ def test_a_plan_once_carried_out_is_not_moved_away_from(seed: int) -> None:
 
 
 @given(SEEDS)
-def test_a_foreseen_loss_is_worth_what_trying_all_divisions_finds(seed: int) -> None:
+def test_what_was_foreseen_is_worth_what_trying_all_divisions_at_the_event_finds(seed: int) -> None:
     problem = any_cluster(seed, faulty=0, broken=False)
-    for event, plan in prepare(State(problem, "gpu", node_workers=1), "now").plans.items():
-        if isinstance(event, NodeLost) and isinstance(plan, Plan):
-            assert plan.gain == pytest.approx(_best_after_loss(problem, event.run_id), rel=1e-9)
+    gpu = replace(problem.pools["gpu"], away=2, return_seconds=5e4)
+    problem = replace(problem, pools={"gpu": gpu})
+    rng = np.random.default_rng(seed)
+    queued = any_claim(9, rng, 1, faulty=0, broken=False)
+    first = min(problem.claims, key=lambda run: run.run_id)
+    on_switch = {first.run_id: min(2, first.size), None: 0}
+    state = State(problem, "gpu", 1, {"s": on_switch}, (queued,), keeps_freed=bool(seed % 2))
+    for event, plan in prepare(state, "now").plans.items():
+        assert isinstance(plan, Plan)
+        assert plan.gain == pytest.approx(_best_of_all(_left(state, event)), rel=1e-9), event
 
 
-def _best_after_loss(problem: Problem, run_id: int | None) -> float:
-    fewer = replace(problem.pools["gpu"], workers=WORKERS - 1)
-    problem = replace(problem, pools={"gpu": fewer})
-    best = np.full(WORKERS, -np.inf)  # by workers used, WORKERS - 1 at most
+def _left(state: State, event: Event) -> Problem:
+    """What is there after it, told anew."""
+    gpu, runs = state.problem.pools["gpu"], {run.run_id: run for run in state.problem.claims}
+    match event:
+        case NodeLost(run_id):
+            gpu = replace(gpu, workers=gpu.workers - 1, away=gpu.away + 1)
+            if run_id is not None:
+                runs[run_id] = replace(runs[run_id], faulty=1)
+        case SwitchLost(switch):
+            for run_id, lost in state.switches[switch].items():
+                gpu = replace(gpu, workers=gpu.workers - lost, away=gpu.away + lost)
+                if run_id is not None:
+                    runs[run_id] = replace(runs[run_id], faulty=lost)
+        case NodeReturned():
+            gpu = replace(gpu, workers=gpu.workers + 1, away=gpu.away - 1)
+        case RunEnded(run_id):
+            gone = 0 if state.keeps_freed else runs[run_id].size
+            gpu, _ = replace(gpu, workers=gpu.workers - gone), runs.pop(run_id)
+        case RunStarted(run_id):
+            runs[run_id] = state.queued[0]
+    return replace(state.problem, claims=tuple(runs.values()), pools={"gpu": gpu})
+
+
+def _best_of_all(problem: Problem) -> float:
+    most = problem.pools["gpu"].workers
+    best = np.full(most + 1, -np.inf)  # by workers used
     best[0] = 0.0
     for run in problem.claims:
-        hurt = replace(run, faulty=1) if run.run_id == run_id else run
-        worth = [by_definition(problem, hurt, size) for size in range(WORKERS)]
+        largest = min(most, run.throughput["gpu"].size - 1)
+        worth = [by_definition(problem, run, size) for size in range(largest + 1)]
         best = np.array(
             [
                 max(best[used - k] + w for k, w in enumerate(worth[: used + 1]) if w is not None)
-                for used in range(WORKERS)
+                for used in range(most + 1)
             ]
         )
     return float(best.max())

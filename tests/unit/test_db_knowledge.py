@@ -75,7 +75,7 @@ def test_plans_are_kept_up_to_a_number(
     for at in (1.0, 2.0, 3.0):
         store.learn(Knowledge(plans=(Planned(at, "SEV1" if at > 2 else "run ended", "{}"),)))
     assert queries.last_plan() == Planned(3.0, "SEV1", "{}")
-    assert queries.plans_since(0.0, but="SEV1") == 1
+    assert queries.plans_since(0.0, but=["SEV1"]) == 1
 
 
 def test_a_plan_without_an_incident_is_told_with_its_alternatives(

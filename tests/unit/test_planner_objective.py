@@ -8,7 +8,7 @@ import pytest
 from plannerworld import TRANSITION, claim, cluster, table
 
 from planner.kernels import ILLEGAL
-from planner.objective import Change, Pool, Transition, gains
+from planner.objective import Change, Pool, Problem, Transition, gains
 
 
 def worth(problem, place: int = 0):  # type: ignore[no-untyped-def]
@@ -71,6 +71,35 @@ def test_a_division_lasts_shorter_on_more_workers_and_never_past_the_horizon() -
     assert replace(problem, pools=unsafe).running_seconds == pytest.approx(5000)
     assert replace(problem, other_changes_per_second=0.0).running_seconds == 1e6
     assert replace(problem, other_changes_per_second=1e-9).running_seconds == 1e6
+
+
+def until_fewer(away: int, failures: float, returns: float, others: float) -> float:
+    """From the equations of the Markov chain, as they stand."""
+    rates = np.diag([float(failures + k * returns + others) for k in range(away + 1)])
+    for k in range(away):
+        rates[k, k + 1] = -failures
+        rates[k + 1, k] = -(k + 1) * returns
+    return float(np.linalg.solve(rates, np.ones(away + 1))[away])
+
+
+@pytest.mark.parametrize("away", [0, 1, 5])
+@pytest.mark.parametrize("others", [0.0, 2e-5])
+def test_a_division_stands_until_fewer_workers_are_there(away: int, others: float) -> None:
+    pools = {"gpu": Pool("gpu", 16, 1e-6, away, return_seconds=86400.0)}
+    problem = cluster(claim(1), pools=pools, horizon_seconds=1e9, other_changes_per_second=others)
+    expected = until_fewer(away, 16e-6, 1 / 86400, others)
+    assert problem.running_seconds == pytest.approx(expected, rel=1e-9)
+
+
+def test_two_pools_end_a_division_sooner_than_one() -> None:
+    pools = {name: Pool(name, 16, 1e-6) for name in ("a", "b")}
+    problem = Problem((), pools, other_changes_per_second=1e-5, horizon_seconds=1e9)
+    assert problem.running_seconds == pytest.approx(1 / (32e-6 + 1e-5))
+
+
+def test_many_nodes_away_that_hardly_ever_fail_are_no_trouble() -> None:
+    pools = {"gpu": Pool("gpu", 16, 1e-15, away=5000, return_seconds=3600.0)}
+    assert cluster(claim(1), pools=pools, horizon_seconds=7.0).running_seconds == 7.0
 
 
 @pytest.mark.parametrize(

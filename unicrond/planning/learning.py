@@ -85,7 +85,8 @@ class Learning:
         if not ask.triggers:
             return Reply(facts)
         durations = {run_id: transitions.of_run(run_id, changes, of_all) for run_id in seen.planned}
-        others = queries.plans_since(ask.at - CHANGES_OVER_DAYS * DAY_SECONDS, Cause.SEV1)
+        losses = (Cause.SEV1, Cause.NODE_DRAINED, Cause.NODE_RETURNED)  # known by other means
+        others = queries.plans_since(ask.at - CHANGES_OVER_DAYS * DAY_SECONDS, losses)
         per_day = others / min(CHANGES_OVER_DAYS, self._uptime.days)
         found = propose(seen, Known(fits, durations, rates, per_day))
         if found is None:
