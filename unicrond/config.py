@@ -52,7 +52,11 @@ def _absolute(value: str) -> str:
 
 
 def _names(value: object) -> object:
-    return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return tuple(value.replace(",", " ").split())
+    if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
+        raise ValueError('write a list of names, for example ["alice", "bob"]')
+    return value
 
 
 Address = Annotated[str, AfterValidator(_host_and_port)]

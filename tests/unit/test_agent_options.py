@@ -58,10 +58,12 @@ def test_what_a_run_computes_is_told_in_a_few_words() -> None:
         ("--weight nan --", "--weight"),
         ("--weight inf --", "--weight"),
         ("--weight heavy --", "--weight"),
+        ("--weight 1000001 --", "at most 1000000"),
         ("--min-nodes 0 --", "--min-nodes"),
         ("--min-nodes 5 --", "4 nodes"),
         ("--min-nodes 3 --max-nodes 2 --", "--max-nodes"),
         ("--max-nodes 0 --", "--max-nodes"),
+        ("--max-nodes 16385 --", "--max-nodes"),
         ("--ranks-per-node 0 --", "--ranks-per-node"),
         ("--ranks-per-node=0 --", "--ranks-per-node"),
         ("--ranks-per-node 5000 --", "--ranks-per-node"),
@@ -83,6 +85,12 @@ def test_what_a_run_computes_is_told_in_a_few_words() -> None:
 def test_an_option_that_is_off_is_named(options: str, names: str) -> None:
     with pytest.raises(BadInput, match=names):
         parse([*options.split(), "python"], nodes=4, job_name="")
+
+
+def test_a_name_of_the_job_that_cannot_be_shown_is_refused_with_the_remedy() -> None:
+    with pytest.raises(BadInput, match="--name, or the job's name"):
+        parse(["--", "python"], nodes=1, job_name="a\nJobId=1")
+    assert parse(["--name=a", "--", "python"], nodes=1, job_name="a\nb").name == "a"
 
 
 @pytest.mark.parametrize("arguments", [[], ["python", "train.py"], ["--weight", "1", "--"]])

@@ -91,6 +91,8 @@ def test_policy_as_a_plain_key_is_refused(file: Path) -> None:
         ("snapshot_seconds = 0", "snapshot_seconds: Input should be greater than 0, not 0"),
         ("snapshot_seconds = inf", "snapshot_seconds: Input should be a finite number"),
         ('mode = "on"', "mode: Input should be 'observe', 'active' or 'paused', not 'on'"),
+        ("admins = 3", 'admins: write a list of names, for example ["alice", "bob"], not 3'),
+        ("admins = [3]", "admins: write a list of names"),
         ("cluster = 5", "cluster: Input should be a valid string, not 5"),
         ("[policy]\nmany_silent_fraction = 2", "policy.many_silent_fraction: Input should be less"),
         ("[policy]\ndrains_per_hour = -1", "policy.drains_per_hour: Input should be greater"),

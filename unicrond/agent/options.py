@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
 from unicrond.errors import BadInput
+from unicrond.link.messages import MOST_NODES, MOST_WEIGHT
 from unicrond.model.workload import PLAIN, BatchScaling, Layout, Workload
 
 USAGE = "unicron-run [options] -- program [arguments]"
@@ -110,8 +110,11 @@ def _split(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
 def _check(spec: Spec, nodes: int, fewest_ranks: int) -> None:
     if not spec.program:
         raise BadInput(f"no program given: nothing follows `--`; usage: {USAGE}")
-    if not (math.isfinite(spec.weight) and spec.weight > 0):
-        raise BadInput(f"--weight {spec.weight:g}: must be a number above 0, such as 1 or 2.5")
+    if not 0 < spec.weight <= MOST_WEIGHT:
+        raise BadInput(
+            f"--weight {spec.weight:g}: must be a number above 0, such as 1 or 2.5,"
+            f" and at most {MOST_WEIGHT:.0f}"
+        )
     if spec.min_nodes < 1:
         raise BadInput(f"--min-nodes {spec.min_nodes}: must be 1 or more")
     if spec.min_nodes > nodes:
@@ -124,7 +127,12 @@ def _check(spec: Spec, nodes: int, fewest_ranks: int) -> None:
             f"--max-nodes {spec.max_nodes}: is below --min-nodes {spec.min_nodes};"
             " raise the one or lower the other"
         )
+    if spec.max_nodes > MOST_NODES:
+        raise BadInput(f"--max-nodes {spec.max_nodes}: must be at most {MOST_NODES}")
     if not fewest_ranks <= spec.ranks_per_node <= 1024:
         raise BadInput(f"--ranks-per-node {spec.ranks_per_node}: must be between 1 and 1024")
     if len(spec.name) > 200 or not spec.name.isprintable():
-        raise BadInput("--name: must be at most 200 printable characters")
+        raise BadInput(
+            "--name, or the job's name where it is not given: must be at most 200 printable"
+            " characters"
+        )

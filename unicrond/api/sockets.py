@@ -35,7 +35,9 @@ def bind_unix(path: Path, permissions: int) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise BadInput(f"{path}: cannot listen there: {error.strerror}") from error
+        raise BadInput(
+            f"{path}: cannot listen there: {error.strerror}; its folder must exist, and be ours"
+        ) from error
     finally:
         os.umask(mask)
     return listener
@@ -47,4 +49,6 @@ def bind_tcp(address: str) -> socket.socket:
     try:
         return socket.create_server((host.strip("[]"), int(port)), family=family, backlog=BACKLOG)
     except OSError as error:
-        raise BadInput(f"{address}: cannot listen there: {error.strerror}") from error
+        raise BadInput(
+            f"{address}: cannot listen there: {error.strerror}; choose another address or port"
+        ) from error

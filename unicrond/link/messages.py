@@ -20,6 +20,7 @@ from unicrond.model.pace import Pace
 from unicrond.model.run import Assignment, Phase, Slot
 
 MOST_NODES = 16_384
+MOST_WEIGHT = 1e6
 MOST_RANKS = 65_536
 OLDEST_AGE_SECONDS = 86_400.0
 LEAST_SECONDS = 1e-6
@@ -50,7 +51,7 @@ def registration(body: Body, claim: Claim) -> Registration:
         agent=identity.agent,
         uid=claim.uid,
         name=fields.text(body, "name", 256),
-        weight=fields.number(body, "weight", high=1e6),
+        weight=fields.number(body, "weight", high=MOST_WEIGHT),
         min_nodes=fields.integer(body, "min_nodes", 1, MOST_NODES),
         max_nodes=fields.integer(body, "max_nodes", 1, MOST_NODES),
         ranks_per_node=fields.integer(body, "ranks_per_node", 1, 1024),
