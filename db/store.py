@@ -88,10 +88,6 @@ class SqlStore:
         """One JSON value beside the state, such as the loop's heartbeat."""
         self._within(lambda connection: _put_meta(connection, key, value))
 
-    def get_meta(self, key: str) -> object:
-        """None when it was never put."""
-        return self._within(lambda connection: _get_meta(connection, key))
-
     def _within(self, work: Callable[[Connection], T]) -> T:
         with translated_errors(self._engine):
             self._guard.check()

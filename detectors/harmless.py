@@ -92,10 +92,6 @@ HARMLESS = re.compile(
         )
     )
 )
-CONSEQUENCE = re.compile(
-    r"failed to send message_task_exit|srun: (?:job step aborted|force terminated)|"
-    r"srun: terminating|launch/slurm:"
-)
 # Whom a harmless line is about, where it is about somebody: others leave, or the node is well.
 OTHERS_LEAVE = re.compile(
     r"closing signal sig|closing process \d+ via|killing subprocess|preemption notice|"

@@ -17,7 +17,6 @@ from pathlib import Path
 from lab.errors import LabError
 
 LABS = Path("/var/lib/unicron-lab")
-ENVIRONMENT = Path("/opt/unicron/env")
 HEAD_ADDRESS = "10.77.0.254"
 AGENT_PORT = 7717
 MOST_NODES = 200
