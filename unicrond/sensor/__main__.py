@@ -103,5 +103,9 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+def run() -> int:
+    return main(sys.argv[1:])
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run())
