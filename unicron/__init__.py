@@ -3,22 +3,41 @@
     import unicron
     unicron.heartbeat(step, loss)            a train step is complete; the loss may be left out
     with unicron.phase("checkpoint"): ...    the next iteration may take longer than usual
+    unicron.checkpoint(state, step)          keeps a copy in memory that outlives this process
+    unicron.restore(state)                   the newest of these copies, in whatever rank it is
+    @unicron.elastic                         def train(run): entered anew when the world changes
 
 Scripts that import nothing are watched all the same (unicron/watch.py). Outside a run of Unicron
-both calls do nothing, and say so once.
+the first two do nothing, and say so once; docs/training.md has the others.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from unicron import page
 
-__all__ = ["heartbeat", "inside", "phase"]
+__all__ = ["Run", "checkpoint", "elastic", "heartbeat", "inside", "phase", "restore"]
 
 _said = False
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a training function is told of the generation that it is entered for."""
+
+    generation: int
+    rank: int
+    world_size: int
+    local_rank: int
+    entered: int  # how often this process entered before
 
 
 def inside() -> bool:
@@ -57,6 +76,70 @@ def phase(name: str) -> Iterator[None]:
         yield
     finally:
         mine.enter(before)
+
+
+def checkpoint(state: Mapping[str, Any], step: int, folder: str | Path | None = None) -> None:
+    """Keeps `state` as it is after train step `step`. Call it on all ranks; one a node copies.
+
+    `state` names modules, optimizers, schedulers (whatever has a `state_dict`) and plain values. It
+    must be the same on all ranks. With a `folder` the copy is also written there, behind training's
+    back; that works outside a run too. Trouble with memory or disk is told on stderr.
+    """
+    if not _keeps(folder):
+        return
+    from unicron import warm
+
+    with phase("checkpoint") if inside() else contextlib.nullcontext():
+        warm.of_this_process().checkpoint(state, step, Path(folder) if folder else None)
+
+
+def restore(state: MutableMapping[str, Any], folder: str | Path | None = None) -> int | None:
+    """Loads the newest copy of `state` that any rank can reach, or that lies in `folder`.
+
+    Call it on all ranks, after the process group is there. Modules and the like are loaded in
+    place, plain values replaced in `state`. The train step of the copy; None if there is none.
+    """
+    if not _keeps(folder):
+        return None
+    from unicron import warm
+
+    found = warm.of_this_process().restore(state, Path(folder) if folder else None)
+    return found.step if found else None
+
+
+def elastic(
+    train: Callable[..., Any] | None = None,
+    *,
+    backend: str = "",
+    timeout_seconds: float = 1800.0,
+) -> Callable[..., Any]:
+    """Decorates `train(run, ...)`, which is then called without `run`, once, by every rank.
+
+    It is entered with the process group made, and entered again, in the same process, whenever the
+    agent says that the world has changed: so it makes its model anew, and restores. `backend`: gloo
+    or nccl, default what there is. `timeout_seconds`: of a collective. Outside a run it is entered
+    once: under torchrun with that world, else alone.
+    """
+    if train is None:
+        return functools.partial(elastic, backend=backend, timeout_seconds=timeout_seconds)
+
+    @functools.wraps(train)
+    def enter(*args: Any, **options: Any) -> Any:
+        from unicron.generations import Elastic, collective_for
+
+        if not inside():
+            _say_once()
+        return Elastic(collective_for(backend), timeout_seconds)(train, *args, **options)
+
+    return enter
+
+
+def _keeps(folder: str | Path | None) -> bool:
+    """In a run there is memory to keep copies in; else only rank 0 writes, and only to disk."""
+    if os.environ.get("UNICRON_ARENA"):
+        return True
+    _say_once()
+    return folder is not None
 
 
 def _say_once() -> None:

@@ -1,0 +1,66 @@
+"""The example with `import unicron`, in real processes: it goes on after losses, from memory."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stagehand import ROOT, Stage, stage
+
+pytestmark = pytest.mark.training
+SMALL = ("--layers", "1", "--dim", "16", "--heads", "2", "--batch", "6", "--sequence", "16")
+
+
+def example(folder: Path, steps: int, seconds: float) -> list[str]:
+    return [
+        str(ROOT / "examples/train_unicron.py"), *SMALL, "--log-all-ranks", "--steps", str(steps),
+        "--step-seconds", str(seconds), "--checkpoint-dir", str(folder / "disk"),
+    ]  # fmt: skip
+
+
+def losses(*lines: list[dict[str, Any]]) -> dict[int, float]:
+    return {line["step"]: line["loss"] for rank in lines for line in rank}
+
+
+def in_generation(
+    scene: Stage, member: str, generation: int, at_least: int
+) -> list[dict[str, Any]]:
+    def found() -> list[dict[str, Any]]:
+        lines = [line for line in scene.lines(member) if line["generation"] == generation]
+        return lines if len(lines) >= at_least else []
+
+    result: list[dict[str, Any]] = scene.until(found, f"{member} in generation {generation}")
+    return result
+
+
+def test_survivors_go_on_in_their_processes_from_the_last_train_step(tmp_path: Path) -> None:
+    with stage(tmp_path, *example(tmp_path, 1000, 0.05)) as scene:
+        scene.begin(1, ("a", "n1"), ("b", "n1"), ("c", "n2"))
+        in_generation(scene, "a", 1, at_least=5)
+        pids = {name: scene.ranks[name].pid for name in "bc"}
+
+        scene.kill("a")  # rank 0: it has hosted the store, and written n1's memory
+        scene.stay()
+        lost_at = max(losses(scene.lines("b"), scene.lines("c")))
+        scene.begin(2, ("b", "n1"), ("c", "n2"))
+        second = in_generation(scene, "b", 2, at_least=3)
+        assert {name: scene.ranks[name].pid for name in "bc"} == pids
+        assert (second[0]["rank"], second[0]["world_size"]) == (0, 2)
+        assert second[0]["step"] in (lost_at, lost_at + 1), "at most the failed train step again"
+
+        scene.kill("c", signal.SIGSTOP)  # frees nobody by itself
+        scene.stay()
+        scene.begin(3, ("b", "n1"), ("d", "n3"))  # `d` is new and holds nothing
+        third = in_generation(scene, "d", 3, at_least=3)
+        assert third[0]["step"] > second[0]["step"]
+        got, begin = losses(scene.lines("b"), third), third[-1]["step"]
+    (tmp_path / "whole").mkdir()
+    with stage(tmp_path / "whole", *example(tmp_path / "whole", begin, 0)) as scene:
+        scene.begin(1, ("a", "n1"))
+        scene.until(lambda: not scene.runs("a"), "the run without failures")
+        assert scene.ranks["a"].returncode == 0
+        assert losses(scene.lines("a")) == pytest.approx(
+            {k: got[k] for k in range(1, begin + 1)}, rel=1e-4
+        )

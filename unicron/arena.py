@@ -1,0 +1,224 @@
+"""Copies of a training's state that outlive its process: files in memory, two slots a node.
+
+A slot is written in place, the older one first; its head is taken away before and put back when
+everything is there and summed up. So a process may die at any moment, and the other slot is whole.
+
+    offset  0  4s  magic, zeros while it is being written      4  u32  CRC of the head from 8 on
+            8  u64 train step      16  u64 bytes of the description
+           24  u64 bytes of data   32  u32 CRC of the description   36  u32 CRC of the data
+           64  the description; the data begin at the next multiple of 4096
+The same bytes are a checkpoint on disk.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from unicron import room
+from unicron.errors import NoRoom
+
+VARIABLE = "UNICRON_ARENA"  # names the folder, which is private to the user and the run
+MAGIC = b"UNS1"
+SLOTS = ("slot-0", "slot-1")
+ON_DISK = "step-{:010d}.unicron"
+ON_DISK_PATTERN = "step-*.unicron"
+KEPT_ON_DISK = 2
+LARGEST_DESCRIPTION = 1 << 28
+PAGE = 4096
+_HEAD = struct.Struct("<4sIQQQII")
+_SUMMED = struct.Struct("<QQQII")
+_DESCRIPTION_AT = 64
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A whole and verified one. `data` is private: writing to it changes no file."""
+
+    step: int
+    description: bytes
+    data: memoryview
+    path: Path
+
+
+class Slot:
+    """The writer's side; one process a node writes. Mapped once and reused: that is the speed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._map: mmap.mmap | None = None
+        self._head = b""
+
+    def begin(self, step: int, description: bytes, data_bytes: int) -> memoryview:
+        """Where the data go; raises NoRoom."""
+        start = _start_of_data(len(description))
+        whole = self._mapped(start + data_bytes)
+        whole[: len(MAGIC)] = bytes(len(MAGIC))
+        whole[_DESCRIPTION_AT : _DESCRIPTION_AT + len(description)] = description
+        summed = zlib.crc32(description)
+        self._head = struct.pack("<QQQI", step, len(description), data_bytes, summed)
+        return memoryview(whole)[start : start + data_bytes]
+
+    def finish(self, data: memoryview) -> None:
+        """From here on it is a copy that counts."""
+        assert self._map is not None
+        rest = self._head + struct.pack("<I", zlib.crc32(data))
+        head = MAGIC + struct.pack("<I", zlib.crc32(rest)) + rest
+        self._map[len(MAGIC) : len(head)] = head[len(MAGIC) :]
+        self._map[: len(MAGIC)] = MAGIC
+
+    def _mapped(self, size: int) -> mmap.mmap:
+        if self._map is None or len(self._map) < size:
+            self._map = None
+            _check_room(self.path, size)
+            self._map = _map(self.path, size)
+        return self._map
+
+
+def _check_room(path: Path, size: int) -> None:
+    """A copy must not be what ends the ranks: half of what is left stays theirs."""
+    more = size - (path.stat().st_size if path.exists() else 0)
+    left = room.available_bytes()
+    if left is not None and more > left // 2:
+        raise NoRoom(
+            f"{path.parent}: a copy takes {more >> 20} MiB more and {left >> 20} MiB are left to "
+            "this job or node: ask Slurm for more memory"
+        )
+
+
+def _map(path: Path, size: int) -> mmap.mmap:
+    """With its memory allocated: running out of it later would be a bus error."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise NoRoom(f"{path}: {error}") from error
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+        return mmap.mmap(descriptor, size)
+    except OSError as error:
+        os.ftruncate(descriptor, 0)
+        raise NoRoom(f"{path.parent} has no room for {size >> 20} MiB: {error}") from error
+    finally:
+        os.close(descriptor)
+
+
+def step_in(path: Path) -> int | None:
+    """What its head says; nothing is verified but the head."""
+    try:
+        with path.open("rb") as file:
+            head = _head(file.read(_HEAD.size))
+    except OSError:
+        return None
+    return head[0] if head else None
+
+
+def read(path: Path) -> Copy | None:
+    """None for one that is not there, not complete or not whole."""
+    try:
+        with path.open("rb") as file:
+            whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    except (OSError, ValueError):  # ValueError: an empty file
+        return None
+    head = _head(whole[: _HEAD.size])
+    if head is None:
+        return None
+    step, described, data_bytes, sum_of_description, sum_of_data = head
+    start = _start_of_data(described)
+    if described > LARGEST_DESCRIPTION or start + data_bytes > len(whole):
+        return None
+    description = whole[_DESCRIPTION_AT : _DESCRIPTION_AT + described]
+    data = memoryview(whole)[start : start + data_bytes]
+    if (zlib.crc32(description), zlib.crc32(data)) != (sum_of_description, sum_of_data):
+        return None
+    return Copy(step, description, data, path)
+
+
+def newest(folder: Path, pattern: str) -> Copy | None:
+    """The verified one with the highest train step; others are tried in turn."""
+    found = ((step_in(path), path) for path in folder.glob(pattern))
+    steps = sorted(((step, path) for step, path in found if step is not None), reverse=True)
+    return next((copy for _, path in steps if (copy := read(path)) is not None), None)
+
+
+def discard_above(folder: Path, step: int) -> None:
+    """Copies that claim a later train step than was agreed on could not be verified: they go, or
+    they would be taken for the newest, and the good one be written over. Raises OSError."""
+    for path in (folder / name for name in SLOTS):
+        if (step_in(path) or 0) > step:
+            with path.open("r+b") as file:
+                file.write(bytes(len(MAGIC)))
+
+
+def oldest_slot(folder: Path) -> str:
+    """The one to write next."""
+    return min(SLOTS, key=lambda name: -1 if (step := step_in(folder / name)) is None else step)
+
+
+def keep_on_disk(slot: Path, folder: Path) -> Path:
+    """A file of its own for the copy in this slot: whole, or not there. Raises OSError."""
+    step = step_in(slot)
+    assert step is not None
+    folder.mkdir(parents=True, exist_ok=True)
+    final = folder / ON_DISK.format(step)
+    partial = final.with_suffix(f".{os.getpid()}.partial")
+    with slot.open("rb") as source, partial.open("wb") as target:
+        while chunk := source.read(1 << 24):
+            target.write(chunk)
+        target.flush()
+        os.fsync(target.fileno())
+    partial.replace(final)
+    for old in sorted(folder.glob(ON_DISK_PATTERN), reverse=True)[KEPT_ON_DISK:]:
+        old.unlink(missing_ok=True)
+    return final
+
+
+class Writer:
+    """Who of the node's ranks writes: whoever asks first, until its process ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock = -1
+
+    def is_me(self) -> bool:
+        if self._lock < 0:
+            self._lock = _try_lock(self._folder / "writer")
+        return self._lock >= 0
+
+    def close(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+        self._lock = -1
+
+
+def _try_lock(path: Path) -> int:
+    """A descriptor that holds the lock, -1 when another process does."""
+    try:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise NoRoom(f"{path}: {error}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return -1
+    return descriptor
+
+
+def _start_of_data(described: int) -> int:
+    return -(-(_DESCRIPTION_AT + described) // PAGE) * PAGE
+
+
+def _head(raw: bytes) -> tuple[int, int, int, int, int] | None:
+    if len(raw) < _HEAD.size:
+        return None
+    magic, summed = raw[:4], int.from_bytes(raw[4:8], "little")
+    if magic != MAGIC or zlib.crc32(raw[8 : _HEAD.size]) != summed:
+        return None
+    return _SUMMED.unpack(raw[8 : _HEAD.size])

@@ -1,0 +1,156 @@
+"""`@unicron.elastic`: a training function is entered once per generation, in the same process.
+
+form the group ──> train(run) ──> returns ──> leave, done
+      ^                 │ raises, as a peer is lost or the generation is over
+      │                 v
+      │            leave the group ──> the agent's word: stay, regroup or stop
+      └── regroup ──────┘                    │ none in time, stop, or the script's own error
+                                             v
+                                   the error goes on: the process ends, its agent sees to it
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from unicron import Run
+from unicron.channel import Order, of_this_process
+from unicron.collective import Collective, Place, place_in
+from unicron.errors import AgentGone, Revoked
+
+WORD_SECONDS = 30.0  # for the agent's first word after a collective has failed
+DECISION_SECONDS = 300.0  # from `stay` to what comes of it
+TIMEOUT_SECONDS = 1800.0  # of a collective
+MOST_FORMINGS = 5  # tries in a row that came to no group
+PEERS = re.compile(r"gloo|nccl|connection|socket|timed out|store", re.IGNORECASE)
+
+
+class Elastic:
+    """One call of a training function, over all its generations."""
+
+    def __init__(self, collective: Collective, timeout_seconds: float) -> None:
+        self._collective = collective
+        self._timeout_seconds = timeout_seconds
+        self._channel = of_this_process(self._ordered)
+        self._taken: Order | None = None  # the newest order that was acted on
+        self._entered = 0
+        self._formings = 0
+
+    def __call__(self, train: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        try:
+            self._greet()
+            while True:
+                place = place_in(os.environ)
+                outcome = self._once(place, train, args, options)
+                if not isinstance(outcome, _Raised):
+                    return outcome
+                self._come_apart(place, outcome)
+        finally:
+            if self._channel:
+                self._channel.close()
+
+    def _once(
+        self, place: Place, train: Callable[..., Any], args: Any, options: Any
+    ) -> Any | _Raised:
+        try:
+            self._formings += 1
+            self._collective.form(place, self._timeout_seconds)
+            self._formings = 0
+            run = Run(
+                place.generation, place.rank, place.world_size, place.local_rank, self._entered
+            )
+            self._entered += 1
+            result = train(run, *args, **options)
+            self._collective.leave()
+        except Exception as error:  # noqa: BLE001 - whatever the script raises is looked at, and goes on
+            return _Raised(error)
+        return result
+
+    def _come_apart(self, place: Place, raised: _Raised) -> None:
+        """Returns when a new generation may be formed; else the error goes on."""
+        if not self._is_of_peers(place, raised.error):
+            raise raised.error
+        self._collective.revoke(place.generation)
+        self._collective.leave()
+        order = self._word(place)
+        if order is None or order.verb != "regroup" or self._formings >= MOST_FORMINGS:
+            raise raised.error
+        print(
+            f"unicron: generation {place.generation} is over for rank {place.rank} "
+            f"({_first_line(raised.error)}); it goes on in generation {order.generation}",
+            file=sys.stderr,
+        )
+        raised.forget()
+        self._taken = order
+        os.environ.update(order.environment)
+        self._greet()
+
+    def _is_of_peers(self, place: Place, error: Exception) -> bool:
+        """Not the script's own mistake, so that it is worth waiting for the agent's word."""
+        if self._channel is None:
+            return False
+        order = self._channel.order
+        over = order is not self._taken and order is not None
+        foreign = isinstance(error, (RuntimeError, OSError)) and PEERS.search(str(error))
+        return over or isinstance(error, Revoked) or (place.world_size > 1 and bool(foreign))
+
+    def _word(self, place: Place) -> Order | None:
+        """`regroup` or `stop`; None when nothing comes in time."""
+        if self._channel is None:
+            return None
+        order = self._channel.order_after(self._taken, WORD_SECONDS)
+        if order is not None and order.verb == "stay":
+            order = self._channel.order_after(order, DECISION_SECONDS)
+        return order
+
+    def _ordered(self, order: Order) -> None:
+        """From the channel's thread: whoever hangs in a collective is set free."""
+        over = order.generation - 1 if order.verb == "regroup" else order.generation
+        self._collective.revoke(over)
+
+    def _greet(self) -> None:
+        """An agent that is away now is no reason not to train."""
+        if self._channel is not None:
+            try:
+                self._channel.greet()
+            except AgentGone as error:
+                print(f"unicron: training goes on without the agent: {error}", file=sys.stderr)
+                self._channel.close()
+                self._channel = None
+
+
+class _Raised:
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def forget(self) -> None:
+        """Its frames hold modules, and these hold the old group."""
+        error: BaseException | None = self.error
+        while error is not None:
+            traceback.clear_frames(error.__traceback__)
+            error = error.__cause__ or error.__context__
+        del self.error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0][:200]
+
+
+def collective_for(backend: str) -> Collective:
+    """`backend`: gloo, nccl, or "" for what there is; raises ValueError."""
+    if backend not in ("", "gloo", "nccl"):
+        raise ValueError(f"backend is {backend!r}: gloo, nccl, or nothing for what there is")
+    import torch
+
+    if backend == "nccl" or (not backend and torch.cuda.is_available()):
+        from unicron.nccl import Nccl
+
+        return Nccl()
+    from unicron.gloo import Gloo
+
+    return Gloo()

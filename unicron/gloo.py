@@ -1,0 +1,104 @@
+"""The port `Collective` on gloo.
+
+`abort` of gloo changes nothing, and destroying a group while a collective waits for a stopped peer
+waits with it. What works is to shut down the group's own sockets first: every collective ends with
+an error, here and at the peers, and destroying takes milliseconds.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from unicron.collective import (
+    CONNECT_SECONDS,
+    LEAVE_SECONDS,
+    Place,
+    Sockets,
+    await_listener,
+    within,
+)
+from unicron.errors import Revoked
+
+CUT_AGAIN_SECONDS = 0.02  # a group that is just being formed opens more sockets
+
+
+class Gloo:
+    """Also the groups that the script makes itself: tensor parallel ones, of a device mesh ..."""
+
+    def __init__(self) -> None:
+        self._revoked = -1
+        self._forming = threading.Event()
+        self._sockets = Sockets()
+        self._store: Any = None
+        self._make_group = c10d._new_process_group_helper
+
+    def form(self, place: Place, timeout_seconds: float) -> None:
+        self._forming.set()
+        try:
+            self._check(place)
+            self._form(place)
+        finally:
+            self._forming.clear()
+        self._check(place)
+        c10d._set_pg_timeout(timedelta(seconds=timeout_seconds), dist.group.WORLD)
+        c10d._new_process_group_helper = self._noted_group
+
+    def _form(self, place: Place) -> None:
+        connect = timedelta(seconds=CONNECT_SECONDS)
+        if place.rank != 0:
+            await_listener(place, lambda: place.generation <= self._revoked)
+        with self._sockets.noted():
+            self._store = dist.TCPStore(
+                place.master_address,
+                place.master_port,
+                is_master=place.rank == 0,
+                timeout=connect,
+                wait_for_workers=False,
+            )
+            self._arrive(place)
+            dist.init_process_group(
+                "gloo",
+                store=dist.PrefixStore(f"unicron/{place.generation}", self._store),
+                rank=place.rank,
+                world_size=place.world_size,
+                timeout=connect,
+            )
+
+    def _arrive(self, place: Place) -> None:
+        """All are there, or nobody begins to connect: gloo tries that for five times as long."""
+        if self._store.add("arrived", 1) == place.world_size:
+            self._store.set("all", "")
+        self._store.wait(["all"], timedelta(seconds=CONNECT_SECONDS))
+
+    def _noted_group(self, *args: Any, **options: Any) -> Any:
+        with self._sockets.noted():
+            return self._make_group(*args, **options)
+
+    def _check(self, place: Place) -> None:
+        if place.generation <= self._revoked:
+            raise Revoked(f"generation {place.generation} is over")
+
+    def revoke(self, generation: int) -> None:
+        self._revoked = max(self._revoked, generation)
+        self._sockets.cut()
+        if self._forming.is_set():
+            threading.Thread(target=self._cut_on, name="unicron-cut", daemon=True).start()
+
+    def _cut_on(self) -> None:
+        deadline = time.monotonic() + 2 * CONNECT_SECONDS
+        while self._forming.is_set() and time.monotonic() < deadline:
+            self._sockets.cut()
+            time.sleep(CUT_AGAIN_SECONDS)
+
+    def leave(self) -> None:
+        c10d._new_process_group_helper = self._make_group
+        if dist.is_initialized():
+            within(LEAVE_SECONDS, dist.destroy_process_group, "leaving the group")
+        self._store = None
+        self._sockets.forget()

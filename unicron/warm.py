@@ -1,0 +1,204 @@
+"""`unicron.checkpoint` and `unicron.restore`: state kept in the node's memory, where it outlives
+the process, and, when asked, on disk. For state that is the same on all ranks (DDP, one process).
+
+    checkpoint    copy at memory speed -> [behind training's back] NaN check, sums, head, disk
+    restore       each rank names its newest verified copy; the newest of all wins, memory before
+                  disk where equal; who does not have it gets it from the lowest rank that does
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from unicron import arena, state
+from unicron.errors import CannotKeep, NoRoom
+
+FINISH_SECONDS = 600.0  # for the part behind training's back, the disk's included
+CHUNK_BYTES = 1 << 28
+NOTHING = -1
+
+
+@dataclass(frozen=True)
+class Source:
+    """What one rank could restore from. Ordered by what is better."""
+
+    step: int
+    in_memory: bool
+    rank: int
+
+
+def choose(offers: Sequence[Source]) -> Source | None:
+    """The newest, memory before disk, the lowest rank."""
+    real = [offer for offer in offers if offer.step != NOTHING]
+    return max(real, key=lambda o: (o.step, o.in_memory, -o.rank), default=None)
+
+
+class Warm:
+    """Of one process. `folder` is in memory; None outside a run."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._temporary = None if folder else tempfile.TemporaryDirectory(prefix="unicron-")
+        self._folder = folder or Path(self._temporary.name)  # type: ignore[union-attr]
+        self._writer = arena.Writer(self._folder)
+        self._slots = {name: arena.Slot(self._folder / name) for name in arena.SLOTS}
+        self._finishing: threading.Thread | None = None
+        self._said: set[str] = set()
+
+    def checkpoint(self, what: Mapping[str, Any], step: int, disk: Path | None) -> bool:
+        """Whether this rank copies it: one a node does."""
+        first = os.environ.get("GROUP_RANK" if self._temporary is None else "RANK", "0") == "0"
+        if self._temporary and not first:
+            return False
+        try:
+            if not self._writer.is_me():
+                return False
+            self.settle()
+            self._copy(what, step, disk if first else None)
+        except (NoRoom, CannotKeep) as error:
+            self._say_once(f"train step {step} is not kept: {error}")
+            return False
+        return True
+
+    def _copy(self, what: Mapping[str, Any], step: int, disk: Path | None) -> None:
+        skeleton, tensors = state.collect(what)
+        description, size = state.describe(skeleton, tensors)
+        slot, data = self._begin(step, description, size, disk)
+        copies = state.views(description, data)
+        with torch.no_grad():
+            for copy, tensor in zip(copies, tensors, strict=True):
+                copy.copy_(tensor)
+        self._finishing = threading.Thread(
+            target=self._finish, args=(slot, data, copies, step, disk), name="unicron-warm"
+        )
+        self._finishing.start()
+
+    def _begin(
+        self, step: int, description: bytes, size: int, disk: Path | None
+    ) -> tuple[arena.Slot, memoryview]:
+        """Without room in memory, what is wanted on disk is written there directly."""
+        slot = self._slots[arena.oldest_slot(self._folder)]
+        try:
+            return slot, slot.begin(step, description, size)
+        except NoRoom as error:
+            if disk is None:
+                raise
+            self._say_once(f"train step {step} is on disk only: {error}")
+            slot = arena.Slot(disk / f".{os.getpid()}.slot")
+            return slot, slot.begin(step, description, size)
+
+    def _finish(
+        self, slot: arena.Slot, data: memoryview, copies: list[Tensor], step: int, disk: Path | None
+    ) -> None:
+        if state.has_nan(copies):
+            self._say_once(f"train step {step} is not kept: it has NaN")
+            return
+        slot.finish(data)
+        if disk is not None:
+            try:
+                arena.keep_on_disk(slot.path, disk)
+                if slot.path.parent == disk:
+                    slot.path.unlink()
+            except OSError as error:
+                self._say_once(f"train step {step} is not on disk: {error}")
+
+    def settle(self) -> None:
+        """The newest copy counts, or never will."""
+        if self._finishing is not None:
+            self._finishing.join(FINISH_SECONDS)
+            if self._finishing.is_alive():
+                raise NoRoom(f"the copy before is not finished after {FINISH_SECONDS:g} s")
+            self._finishing = None
+
+    def restore(self, what: MutableMapping[str, Any], disk: Path | None) -> Source | None:
+        """All ranks call it, in the same generation."""
+        self.settle()
+        found = arena.newest(self._folder, "slot-*")
+        rank, in_memory = _rank(), found is not None
+        if disk is not None and rank == 0:
+            kept = arena.newest(disk, arena.ON_DISK_PATTERN)
+            if kept is not None and (found is None or kept.step > found.step):
+                found, in_memory = kept, False
+        mine = Source(found.step if found else NOTHING, in_memory, rank)
+        offers = _of_all(mine)
+        best = choose(offers)
+        if best is None:
+            return None
+        has = [offer.step == best.step for offer in offers]
+        if not all(has):
+            description, data = _handed_on(best.rank, found)
+        if found is not None and has[rank]:
+            description, data = found.description, found.data
+        state.load(what, description, data)
+        arena.discard_above(self._folder, best.step)
+        _together()
+        return best
+
+    def close(self) -> None:
+        """Another process of the node may write from here on."""
+        self.settle()
+        self._writer.close()
+        if self._temporary:
+            self._temporary.cleanup()
+
+    def _say_once(self, text: str) -> None:
+        kind = text.partition(": ")[2]
+        if kind not in self._said:
+            self._said.add(kind)
+            print(f"unicron: {text}", file=sys.stderr)
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else int(os.environ.get("RANK", "0"))
+
+
+def _of_all(mine: Source) -> list[Source]:
+    if not dist.is_initialized():
+        return [mine]
+    offers: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(offers, (mine.step, mine.in_memory, mine.rank))
+    return [Source(*offer) for offer in offers]
+
+
+def _handed_on(source: int, found: arena.Copy | None) -> tuple[bytes, memoryview]:
+    """From the rank that has it to all; in chunks, so that a GPU need not hold it whole."""
+    mine = found if found is not None and _rank() == source else None
+    head: list[Any] = [(mine.description, len(mine.data)) if mine else None]
+    dist.broadcast_object_list(head, src=source)
+    description, size = head[0]
+    data = mine.data if mine else memoryview(bytearray(size))
+    device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+    for start in range(0, size, CHUNK_BYTES):
+        part = torch.frombuffer(data[start : start + CHUNK_BYTES], dtype=torch.uint8)
+        passed = part.to(device)
+        dist.broadcast(passed, src=source)
+        if not mine:
+            part.copy_(passed)
+    return description, data
+
+
+def _together() -> None:
+    """Nobody writes over a slot that another rank of the node still reads."""
+    if dist.is_initialized():
+        dist.barrier()
+
+
+_warm: Warm | None = None
+
+
+def of_this_process() -> Warm:
+    global _warm
+    if _warm is None:
+        folder = os.environ.get(arena.VARIABLE)
+        _warm = Warm(Path(folder) if folder else None)
+    return _warm
