@@ -21,8 +21,11 @@ from lab.faults import FAULTS, Injection, Target
 from lab.layout import LabSpec
 from lab.status import LabStatus, NodeStatus
 
-app = typer.Typer(help="A real Slurm cluster on this machine, to rehearse failures.",
-                  no_args_is_help=True)  # fmt: skip
+app = typer.Typer(
+    help="A real Slurm cluster on this machine, to rehearse failures.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 errors = Console(stderr=True)
 
 Name = Annotated[str, typer.Option("--name", help="Which lab; two names run side by side.")]
@@ -60,6 +63,8 @@ def _read(path: Path) -> str:
         return path.read_text()
     except OSError as error:
         raise LabError(f"--config {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise LabError(f"--config {path}: not text: {error}") from None
 
 
 @app.command()
@@ -124,9 +129,9 @@ def exec_(
 def fault(
     kind: Annotated[str, typer.Argument(help=", ".join(FAULTS))],
     name: Name = "lab",
-    node: Annotated[str | None, typer.Option("--node", "-w")] = None,
+    node: Annotated[str | None, typer.Option("--node", "-w", help="Such as n3.")] = None,
     job: Annotated[str | None, typer.Option("--job", "-j", help="Slurm job id.")] = None,
-    rank: Annotated[int | None, typer.Option("--rank", "-r")] = None,
+    rank: Annotated[int | None, typer.Option("--rank", "-r", help="Of that job.")] = None,
     keep_down: Annotated[bool, typer.Option(help="kill-unicrond: it stays down.")] = False,
     kilobit: Annotated[int, typer.Option(help="slow-link: rate, kbit/s.", min=8)] = 1000,
     delay: Annotated[int, typer.Option(help="slow-link: delay, ms.", min=0)] = 0,
