@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
 from collections import defaultdict
 from pathlib import Path
+
+import pytest
 
 from unicrond.config import DEFAULT_PATH, Settings
 
@@ -48,3 +53,16 @@ def test_users_can_reach_the_api_and_only_unicron_the_state() -> None:
     assert made["/etc/unicron"] == ["0750", "root", "unicron"]
     assert unit()["RuntimeDirectoryMode"] == ["0755"]
     assert unit()["User"] == ["unicron"]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
+def test_systemd_finds_no_fault_in_the_units(tmp_path: Path) -> None:
+    units = [tmp_path / path.name for path in sorted(SYSTEMD.glob("*.service"))]
+    for unit_file in units:
+        text = (SYSTEMD / unit_file.name).read_text()
+        unit_file.write_text(re.sub(r"/opt/unicron/bin/\S+", "/bin/true", text))  # is not here
+    done = subprocess.run(
+        ["systemd-analyze", "verify", *map(str, units)], capture_output=True, text=True, timeout=30
+    )
+    assert len(units) == 2
+    assert (done.returncode, done.stderr) == (0, "")
