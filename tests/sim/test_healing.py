@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from world import World
+from world import World, kinds, running
 
 from db.memory import MemoryStore
 from unicrond.core.policy import Policy
@@ -12,8 +12,7 @@ from unicrond.model.cluster import JobState, NodeState
 from unicrond.model.decision import ActionKind, Mode, Outcome, OutcomeState
 from unicrond.model.events import AgentLeft, OutcomeArrived, SignalArrived
 from unicrond.model.incident import Signal, SignalKind
-from unicrond.model.run import LossState, Phase, RunState
-from unicrond.slurm.simulated import SimulatedSlurm
+from unicrond.model.run import LossState, RunState
 
 
 @pytest.fixture
@@ -21,17 +20,6 @@ def world() -> World:
     world = World()
     world.nodes(6)
     return world
-
-
-def running(world: World, nodes: int = 3, **wish: object) -> int:
-    job = world.submit(nodes, **wish)  # type: ignore[arg-type]
-    world.until(lambda: job in world.core.state.runs and world.run(job).state is RunState.RUNNING)
-    world.pass_seconds(6)
-    return job
-
-
-def kinds(world: World) -> list[ActionKind]:
-    return [action.kind for action in world.performed]
 
 
 def test_a_run_without_trouble_completes_and_nothing_was_done(world: World) -> None:
@@ -70,75 +58,6 @@ def test_a_lost_node_leaves_and_the_run_goes_on_after_the_lease(world: World, no
     world.until(lambda: world.slurm.snapshot().nodes[node].reason.startswith("unicron: "))
     world.until(lambda: world.run(job).loss_of(node).state.settled)
     assert world.run(job).loss_of(node).state is LossState.RELEASED
-
-
-def test_a_lost_node_below_the_minimum_requeues_the_run_at_once(world: World) -> None:
-    job = running(world)
-    world.cut("n2")
-    took = world.until(
-        lambda: world.run(job).restarts == 1 and world.run(job).state is RunState.RUNNING
-    )
-    assert took < 20  # Slurm alone: 40 s for the loss, 120 s in the queue
-    assert "n2" not in world.run(job).nodes
-    assert world.run(job).generation == 1001
-    assert world.core.state.incidents == {}
-    done = kinds(world)
-    order = [ActionKind.DRAIN, ActionKind.SHRINK, ActionKind.REQUEUE, ActionKind.EXPEDITE]
-    assert [kind for kind in done if kind in order] == order
-
-
-def test_a_requeue_waits_until_slurm_took_the_lost_batch_host(world: World) -> None:
-    """Slurm 22.05 breaks the GPUs of a job that loses a node while it completes for a requeue."""
-    job = running(world)
-    world.cut("n1")
-    world.until(lambda: ActionKind.REQUEUE in kinds(world))
-    assert world.slurm.snapshot().nodes["n1"].state is NodeState.DOWN
-    assert ActionKind.SHRINK not in kinds(world)
-    world.until(lambda: world.run(job).restarts == 1 and world.run(job).state is RunState.RUNNING)
-    assert world.core.state.incidents == {}
-
-
-def test_a_batch_host_that_slurm_never_takes_holds_up_the_requeue_for_a_time_only() -> None:
-    world = World()
-    world.slurm = SimulatedSlurm(world.clock, slurmd_timeout_seconds=600)
-    world.nodes(6)
-    job = running(world)
-    world.cut("n1")
-    took = world.until(lambda: ActionKind.REQUEUE in kinds(world))
-    assert took < world.core.state.policy.release_timeout_seconds + 10
-    world.until(lambda: world.run(job).restarts == 1, within_seconds=700)
-
-
-def test_a_node_back_before_it_left_the_job_spares_the_requeue(world: World) -> None:
-    job = running(world)
-    world.cut("n2")
-    world.until(lambda: world.run(job).state is RunState.HEALING)
-    world.restore("n2")
-    world.until(lambda: world.run(job).generation == 2 and world.run(job).state is RunState.RUNNING)
-    assert world.run(job).assignment.nodes == ("n1", "n2", "n3")
-    assert world.run(job).loss_of("n2").state is LossState.RETURNED
-    assert ActionKind.REQUEUE not in kinds(world)
-
-
-def test_a_second_node_lost_while_the_first_leaves_leaves_too(world: World) -> None:
-    job = running(world)
-    world.cut("n2")
-    world.pass_seconds(1)
-    world.cut("n3")
-    world.until(lambda: world.run(job).restarts == 1)
-    assert {a.node for a in world.performed if a.kind is ActionKind.SHRINK} == {"n2", "n3"}
-    world.until(lambda: world.run(job).state is RunState.RUNNING)
-    assert world.run(job).nodes == ("n1", "n4", "n5")
-
-
-def test_slurmctld_away_holds_up_a_requeue_no_longer_than_itself(world: World) -> None:
-    job = running(world)
-    world.slurm.stop_controller()
-    world.cut("n2")
-    world.pass_seconds(60)
-    world.slurm.start_controller()
-    world.until(lambda: world.run(job).restarts == 1 and world.run(job).state is RunState.RUNNING)
-    assert world.core.state.incidents == {}
 
 
 def test_a_node_that_only_unicrond_cannot_reach_is_not_lost(world: World) -> None:
@@ -243,43 +162,6 @@ def test_a_dead_agent_is_started_again_although_its_peers_speak_of_it_first(worl
     assert ActionKind.REQUEUE not in kinds(world)
 
 
-def test_a_requeued_run_that_breaks_before_it_runs_is_healed_like_any_other(world: World) -> None:
-    job = running(world)
-    world.cut("n2")
-    world.until(lambda: world.run(job).restarts == 1)
-    world.agents.cut_from_unicrond.add("n4")
-    world.until(lambda: world.run(job).generation == 1001)
-    world.until(lambda: world.agents.jobs[job].agents["n1"].phase is Phase.RUNNING)
-    assert world.run(job).state is RunState.STARTING
-    world.agents.kill_rank(job, "n1")
-    world.pass_seconds(1)
-    world.agents.cut_from_unicrond.clear()
-    took = world.until(
-        lambda: world.run(job).generation == 1002 and world.run(job).state is RunState.RUNNING
-    )
-    assert took < 10
-    assert world.run(job).assignment.nodes == ("n1", "n3", "n4")
-    assert world.run(job).restarts == 1
-    assert world.core.state.incidents == {}
-
-
-def test_a_program_that_fails_at_once_is_not_requeued_for_agents_that_are_still_to_come(
-    world: World,
-) -> None:
-    """The first agent tells of its rank's end before the others have found unicrond."""
-    world.pass_seconds(10)
-    world.agents.cut_from_unicrond.add("n3")
-    job = world.submit(3)
-    world.until(lambda: job in world.core.state.runs and world.run(job).generation == 1)
-    world.until(lambda: world.agents.jobs[job].agents["n1"].phase is Phase.RUNNING)
-    world.agents.kill_rank(job, "n1", signal=None)
-    world.pass_seconds(1)
-    world.agents.cut_from_unicrond.clear()
-    world.until(lambda: world.run(job).generation == 2 and world.run(job).state is RunState.RUNNING)
-    assert world.run(job).assignment.nodes == ("n1", "n2", "n3")
-    assert ActionKind.REQUEUE not in kinds(world)
-
-
 def test_no_progress_over_and_over_moves_the_run_and_then_ends_it_with_93(world: World) -> None:
     job = running(world, 3)
     for _ in range(6):
@@ -313,18 +195,6 @@ def test_a_node_drained_by_a_person_is_left_alone(world: World) -> None:
     world.until(lambda: world.run(job).generation == 2)
     world.until(lambda: world.run(job).loss_of("n2").state.settled)
     assert world.slurm.snapshot().nodes["n2"].reason == "bad fan"
-
-
-def test_a_job_that_slurm_fails_for_its_early_batch_host_is_requeued() -> None:
-    world = World(early_return_fails=True)
-    world.nodes(6)
-    job = running(world, min_nodes=2)
-    world.cut("n1")
-    world.until(lambda: world.run(job).generation == 2)
-    world.until(lambda: world.slurm.snapshot().nodes["n1"].state is NodeState.DOWN)
-    world.restore("n1")
-    world.until(lambda: world.run(job).restarts == 1 and world.run(job).state is RunState.RUNNING)
-    assert world.core.state.incidents == {}
 
 
 def test_slurmctld_away_for_minutes_delays_the_drain_and_not_the_healing(world: World) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from checkers import Checkers
-from world import World
+from world import World, kinds, running
 
 from db.memory import MemoryStore
 from unicrond.core.policy import Policy
@@ -19,17 +19,6 @@ def world() -> World:
     world = World()
     world.nodes(6)
     return world
-
-
-def running(world: World, nodes: int = 3, **wish: object) -> int:
-    job = world.submit(nodes, **wish)  # type: ignore[arg-type]
-    world.until(lambda: job in world.core.state.runs and world.run(job).state is RunState.RUNNING)
-    world.pass_seconds(6)
-    return job
-
-
-def kinds(world: World) -> list[ActionKind]:
-    return [action.kind for action in world.performed]
 
 
 def lines(world: World) -> int:

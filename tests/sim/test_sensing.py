@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from world import World
+from world import World, kinds, running
 
 from unicrond.core.policy import Policy
 from unicrond.model.cluster import NodeState
@@ -18,13 +18,6 @@ def world() -> World:
     world = World()
     world.nodes(4)
     return world
-
-
-def running(world: World, nodes: int = 3, **wish: object) -> int:
-    job = world.submit(nodes, **wish)  # type: ignore[arg-type]
-    world.until(lambda: job in world.core.state.runs and world.run(job).state is RunState.RUNNING)
-    world.pass_seconds(6)
-    return job
 
 
 def seen(
@@ -45,10 +38,6 @@ def heals(world: World, job: int, generation: int = 2) -> float:
     return world.until(
         lambda: world.run(job).generation == generation and world.run(job).state is RunState.RUNNING
     )
-
-
-def kinds(world: World) -> list[ActionKind]:
-    return [action.kind for action in world.performed]
 
 
 def story_of(world: World) -> str:

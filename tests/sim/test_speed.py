@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from test_healing import kinds, running, story_of, told
-from world import World
+from test_healing import story_of, told
+from world import World, kinds, running
 
 from detectors.pace import WINDOW
 from unicrond.model.decision import ActionKind

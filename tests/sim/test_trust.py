@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from world import World
+from world import World, running
 
 from detectors.trust import Record
 from unicrond.core.policy import Policy
@@ -22,13 +22,6 @@ def world() -> World:
     world = World()
     world.nodes(5)
     return world
-
-
-def running(world: World, nodes: int = 3, **wish: object) -> int:
-    job = world.submit(nodes, **wish)  # type: ignore[arg-type]
-    world.until(lambda: job in world.core.state.runs and world.run(job).state is RunState.RUNNING)
-    world.pass_seconds(6)
-    return job
 
 
 def tell(world: World, what: SignalKind, job: int | None, node: str, text: str = "",

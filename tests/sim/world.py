@@ -16,7 +16,7 @@ from unicrond.link.simulated import SimulatedAgents
 from unicrond.model.cluster import Allocation, JobState
 from unicrond.model.decision import Action, ActionKind, Mode, Outcome, OutcomeState
 from unicrond.model.events import Event, OutcomeArrived, SnapshotTaken, Tick
-from unicrond.model.run import Run
+from unicrond.model.run import Run, RunState
 from unicrond.ports import Changes, Store
 from unicrond.slurm.simulated import SimulatedSlurm
 
@@ -219,3 +219,14 @@ class DyingStore:
         self.inner.save(changes)
         if self.writes == self.at:
             raise KilledError
+
+
+def running(world: World, nodes: int = 3, **wish: object) -> int:
+    job = world.submit(nodes, **wish)  # type: ignore[arg-type]
+    world.until(lambda: job in world.core.state.runs and world.run(job).state is RunState.RUNNING)
+    world.pass_seconds(6)
+    return job
+
+
+def kinds(world: World) -> list[ActionKind]:
+    return [action.kind for action in world.performed]
