@@ -24,7 +24,7 @@ import numpy as np
 from planner.objective import Change as Kind
 from planner.placement import Site, place
 from simulator.ledger import Ledger
-from simulator.model import SECOND, Cause, Cluster, Failure, Freed, Policy
+from simulator.model import SECOND, Cause, Cluster, Failure, Freed, Occupied, Policy
 from simulator.rules import HOLD, RULES, Change, Sizes, What
 from simulator.state import Phase, RunNow, State
 
@@ -80,6 +80,8 @@ class _Simulation:
         self.heap: list[tuple[int, int, Callable[[], None]]] = []
         self.events, self.numbers = 0, count()
         self.away = _away(failures)
+        for occupied in cluster.others:
+            self._at(occupied.at, partial(self._occupy, occupied))
         for failure in failures:
             self._at(failure.at, partial(self._fail, failure))
 
@@ -138,9 +140,12 @@ class _Simulation:
     # Events
 
     def _fail(self, failure: Failure) -> None:
-        hit = {node: self.owner[node] for node in failure.nodes if node in self.owner}
+        nodes = failure.nodes
+        if failure.run_id is not None:
+            nodes = tuple(self.state.runs[failure.run_id].nodes[-1:])
+        hit = {node: self.owner[node] for node in nodes if node in self.owner}
         if failure.repair:
-            for node in failure.nodes:
+            for node in nodes:
                 self._lose(node, self.state.now + failure.repair)
         for run in {run.spec.run_id: run for run in hit.values()}.values():
             self._break(run, failure)
@@ -176,7 +181,7 @@ class _Simulation:
         if run.lost:
             self._divide(Change(What.LOST, run.spec.run_id))
         else:  # nothing is lost, or it came back
-            kept = self.timing.retry if run.severity == 3 else self._seconds(Kind.RESTART)
+            kept = self.timing.retry if run.severity == 3 else self._seconds(run, Kind.RESTART)
             self._change(run, kept)
 
     def _return(self, node: int) -> None:
@@ -212,18 +217,26 @@ class _Simulation:
         queue, state = self.state.cluster.queue, self.state
         ours = any(run.phase in (Phase.QUEUED, Phase.WAITING) for run in state.present())
         if queue.freed is Freed.SLURM and not ours and self.dice.random() < queue.others_waiting:
-            state.others.add(node)
-            until = state.now + max(1, round(self.dice.exponential(queue.others_hold)))
-            self.lent[node] = until
-            self._at(until, partial(self._leave, node, until))
+            self._lend(node, state.now + max(1, round(self.dice.exponential(queue.others_hold))))
         else:
             state.free.add(node)
+
+    def _lend(self, node: int, until: int) -> None:
+        self.state.others.add(node)
+        self.lent[node] = until
+        self._at(until, partial(self._leave, node, until))
+
+    def _occupy(self, occupied: Occupied) -> None:
+        for node in sorted(self.state.free)[-occupied.nodes :]:
+            self.state.free.discard(node)
+            self._lend(node, occupied.until)
 
     def _leave(self, node: int, until: int) -> None:
         if node in self.state.others and self.lent[node] == until:
             self.state.others.discard(node)
             self._free(node)
-            self._divide(Change(What.BACK))
+            if any(len(run.nodes) < run.spec.flops.size - 1 for run in self.state.present()):
+                self._divide(Change(What.BACK))
 
     # A division, and what it does to runs
 
@@ -254,7 +267,8 @@ class _Simulation:
             self._grant(state.runs[run_id], [int(name) for name in names])
         for run_id, kind in kinds.items():
             if moved[run_id]:
-                self._change(state.runs[run_id], self._seconds(kind))
+                run = state.runs[run_id]
+                self._change(run, self._seconds(run, kind))
             else:
                 self._enter(state.runs[run_id], Phase.QUEUED)
         self._offer(given_up & state.free)
@@ -288,9 +302,10 @@ class _Simulation:
             self.state.free.discard(node)
             self._free(node)
 
-    def _seconds(self, kind: Kind) -> float:
+    def _seconds(self, run: RunNow, kind: Kind) -> float:
         if kind is Kind.START:
-            return self.timing.start
+            first = self.timing.first if run.done == 0 else None
+            return self.timing.start if first is None else first
         return 0.0 if kind is Kind.KEEP else float(getattr(self.timing.change, kind))
 
     def _change(self, run: RunNow, seconds: float) -> None:
@@ -328,8 +343,8 @@ def _away(failures: Sequence[Failure]) -> list[tuple[int, float]]:
     steps = Counter[int]()
     for failure in failures:
         if failure.repair:
-            steps[failure.at] += len(failure.nodes)
-            steps[failure.at + failure.repair] -= len(failure.nodes)
+            steps[failure.at] += failure.lost
+            steps[failure.at + failure.repair] -= failure.lost
     times = sorted(steps)
     return list(zip(times, accumulate(steps[at] for at in times), strict=True))
 

@@ -149,6 +149,6 @@ class _Draw:
 def mean_of(failures: Sequence[Failure], nodes: int, length: int) -> tuple[float, float]:
     """What a told trace comes to: severe failures of a node and millisecond; the mean repair."""
     severe = [failure for failure in failures if failure.repair]
-    lost = sum(len(failure.nodes) for failure in severe)
+    lost = sum(failure.lost for failure in severe)
     repair = sum(failure.repair for failure in severe) / len(severe) if severe else float(HOUR)
     return lost / (nodes * length), repair

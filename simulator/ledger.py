@@ -40,10 +40,12 @@ class Diary:
 
 @dataclass
 class Ledger:
-    """`spent` in GPU-milliseconds, `waf` in weighted FLOP."""
+    """`spent` in GPU-milliseconds, `waf` in weighted FLOP; `lacked`: GPU-milliseconds that runs
+    trained on less than the size they began with, from their arrival to their end."""
 
     records: bool = False
     waf: float = 0.0
+    lacked: int = 0
     spent: dict[Cause, int] = field(default_factory=lambda: dict.fromkeys(Cause, 0))
     rates: list[tuple[int, float]] = field(default_factory=list)
     runs: Diary = field(default_factory=Diary)
@@ -57,6 +59,8 @@ class Ledger:
         nodes, rate = dict.fromkeys(Cause, 0), 0.0
         for run in state.present():
             held = len(run.nodes)
+            working = run.working if run.phase is Phase.TRAINING else 0
+            self.lacked += max(0, run.home - working) * state.cluster.gpus * lasted
             if run.phase is Phase.TRAINING:
                 nodes[Cause.USEFUL] += run.working
                 nodes[Cause.IDLE] += held - run.working

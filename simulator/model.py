@@ -40,12 +40,19 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """`repair` is how long these nodes are out of service, 0 where the kind spares them."""
+    """`repair` is how long these nodes are out of service, 0 where the kind spares them. With a
+    `run_id` it hits one node of that run, wherever it is; `nodes` is empty then."""
 
     at: int
     nodes: tuple[int, ...]
     kind: str
     repair: int = 0
+    run_id: int | None = None
+
+    @property
+    def lost(self) -> int:
+        """How many nodes it takes."""
+        return (len(self.nodes) or 1) if self.repair else 0
 
     @property
     def how(self) -> Kind:
@@ -92,6 +99,15 @@ class Queue:
 
 
 @dataclass(frozen=True, slots=True)
+class Occupied:
+    """Somebody else's jobs take so many nodes, as far as there are free ones then."""
+
+    at: int
+    until: int
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Cluster:
     """`failures_per_node_second`, `repair_seconds`: what a planner is told, the laws' own means."""
 
@@ -104,6 +120,7 @@ class Cluster:
     repair_seconds: float
     start: str = "replan"  # rule of the first division
     queue: Queue = field(default_factory=Queue)
+    others: tuple[Occupied, ...] = ()  # told, beside those that the queue draws
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +129,9 @@ class Timing:
 
     detection: Mapping[Method, float]
     change: Transition
-    start: float
+    start: float  # of a run that has nothing, again
     retry: float
+    first: float | None = None  # of one that has not trained yet, as `start` where not told
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,17 @@ def simulate(
         typer.Option(min=0, max=1, help="Freed nodes are Slurm's, taken so often by others."),
     ] = None,
     policies: Annotated[Path | None, typer.Option(help="JSON: more policies.")] = None,
+    history: Annotated[
+        str | None,
+        typer.Option(help="Your own past: a file of sacct --parsable2, - is stdin; or sacct."),
+    ] = None,
+    since: Annotated[str, typer.Option(help="What sacct is asked for.")] = "now-30days",
+    incidents: Annotated[
+        str | None, typer.Option(help="JSON of your incidents; or unicrond, which is asked then.")
+    ] = None,
+    least_nodes: Annotated[
+        int, typer.Option(min=1, help="Jobs of fewer nodes are no runs of the past.")
+    ] = 2,
     plots: Annotated[
         Path | None, typer.Option(help="Folder for pictures of the first seed.")
     ] = None,
@@ -60,11 +71,16 @@ def simulate(
 ) -> None:
     """What failures cost under each policy: WAF, goodput, ETTR, GPU-hours lost by cause."""
     from simulator import library, study  # slow to import
+    from unicrond.ctl import past
 
     shape = Shape(noheader=noheader, as_json=as_json)
     everyone = library.policies(policies)
     if known:
         show(_known(everyone), KNOWN, list(KNOWN), shape)
+        return
+    if history is not None:
+        asked = past.Asked(history, since, incidents, least_nodes, repair_hours)
+        past.tell(past.answer(asked, study.chosen(everyone, policy or past.USUAL)), shape)
         return
     changes = library.Changes(
         runs=runs, repair_hours=repair_hours, queue=library.slurm_queue(others_waiting)
