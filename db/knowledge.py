@@ -18,6 +18,7 @@ from unicrond.ports import JournalEntry
 
 THROUGHPUT = "throughput"  # the kind of what is known of one run; its subject is the run
 RELIABILITY, UPTIME = "reliability", "uptime"  # kinds of what is known of all
+HEALS = "heals"  # what became of plans
 CLUSTER = "cluster"  # their subject
 MOST_WINDOWS = 32  # of one run at one size: the newest tell how it is now
 MOST_PLANS = 200  # up to a quarter of a megabyte each; their decisions stay in the story

@@ -177,6 +177,19 @@ class Queries:
         rows = self._rows(select(c.at, c.cause, c.doc).order_by(c.id.desc()).limit(1))
         return Planned(rows[0].at, rows[0].cause, rows[0].doc) if rows else None
 
+    def plan_of(self, incident_id: int) -> Planned | None:
+        """The first that was made for that incident, if it is still kept."""
+        p, d = schema.plans.c, schema.decisions.c
+        query = (
+            select(p.at, p.cause, p.doc)
+            .join(schema.decisions, d.at == p.at)
+            .where(d.incident_id == incident_id)
+            .order_by(p.id)
+            .limit(1)
+        )
+        rows = self._rows(query)
+        return Planned(rows[0].at, rows[0].cause, rows[0].doc) if rows else None
+
     def plans_since(self, at: float, but: Collection[str]) -> int:
         """How many were made, but for some causes."""
         c = schema.plans.c

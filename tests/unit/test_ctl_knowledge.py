@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import httpx
@@ -16,7 +16,7 @@ import typer
 from click.testing import Result
 from typer.testing import CliRunner
 
-from db.knowledge import Knowledge, Learned, Observation, Planned
+from db.knowledge import CLUSTER, HEALS, Knowledge, Learned, Observation, Planned
 from db.queries import Queries
 from db.store import SqlStore, open_store
 from tests.contract.test_store_contract import INCIDENT, NODE, RUN, snapshot
@@ -28,6 +28,7 @@ from unicrond.errors import Refused
 from unicrond.model.incident import IncidentState, Scope, Severity
 from unicrond.model.mode import Mode
 from unicrond.planning.client import recorded
+from unicrond.planning.followed import Followed
 from unicrond.planning.learning import Learning
 from unicrond.planning.triggers import Cause, Trigger
 from unicrond.planning.words import Ask
@@ -139,6 +140,20 @@ def test_the_newest_plan_is_shown_with_the_unlimited_one(
     question.write_text(json.dumps(told["questions"]["today"]))
     again = json.loads(ctl("plan", "--what-if", str(question), "--json").output)
     assert again == told["today"]
+
+
+def test_what_became_of_plans_stands_beside_what_they_predicted(
+    ctl: Ctl, store: SqlStore, tmp_path: Path
+) -> None:
+    learned(store, tmp_path)
+    assert "measured beside predicted" not in ctl("plan").output
+    heal = Followed(12, RUN.run_id, AT, "shrink", "shrink", 49.0, 21.0, 2e17, 9e16, 0.75, None)
+    store.learn(Knowledge(learned=(Learned(HEALS, CLUSTER, AT, json.dumps([asdict(heal)])),)))
+    shown = ctl("plan").output
+    assert "prices of the newest heals, measured beside predicted:" in shown
+    assert re.search(r"\n12 +4711 +shrink +shrink +49.0 s +21.0 s +2e\+17 +9e\+16 +75%", shown)
+    told = json.loads(ctl("plan", "--json").output)["followed"]
+    assert told[0]["measured_kept"] is None and told[0]["predicted_price"] == 2e17
 
 
 @pytest.mark.parametrize(

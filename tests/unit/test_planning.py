@@ -26,7 +26,7 @@ from unicrond.model.decision import Decision, Mode
 from unicrond.model.incident import Incident, IncidentState, Proof, Review, Scope, Severity
 from unicrond.model.run import AgentView, Assignment, Run, RunState, Slot
 from unicrond.model.workload import BatchScaling, Workload
-from unicrond.planning.client import Planning, worker_command
+from unicrond.planning.client import Planning, recorded, worker_command
 from unicrond.planning.learning import Learning
 from unicrond.planning.triggers import Cause, Trigger, Triggers
 from unicrond.planning.windows import WARM_UP_ITERATIONS, Windows
@@ -264,6 +264,72 @@ def test_a_lost_node_brings_a_plan_with_alternatives(store: SqlStore, learning: 
     assert learning.answer(Ask(NOW)).plan is None
 
 
+HEALED = {
+    "state": IncidentState.RESOLVED, "first_signal_at": NOW - 1.0, "closed_at": NOW + 20.0,
+}  # fmt: skip
+
+
+def planned_and_healed(store: SqlStore, learning: Learning) -> None:
+    """n2 is lost, the planner proposes to shrink, and so it is done in 21 s."""
+    save(store, a_run(), incidents=(lost("n2"),))
+    store.learn(Knowledge(observations=(Observation(7, 3, 3, NOW - 60, (2.0, 2.0), 30),)))
+    trigger = Trigger(Cause.SEV1, "n2 is silent", 7, 1, "n2", 1)
+    plan = learning.answer(Ask(NOW, (trigger,))).plan
+    assert plan is not None
+    store.learn(recorded(plan, [trigger], (), NOW + 1))
+    decision = Decision(NOW, 1, 7, 1, "shrink", "n2 is lost", True)
+    save(store, a_run(), incidents=(lost("n2", **HEALED),), decisions=(decision,))
+
+
+def test_a_heals_price_is_measured_beside_the_one_that_its_plan_predicted(
+    store: SqlStore, learning: Learning
+) -> None:
+    planned_and_healed(store, learning)
+    assert learning.answer(Ask(NOW + 60)).lines == (), "no iterations since"
+    store.learn(Knowledge(observations=(Observation(7, 2, 2, NOW + 90, (2.5,), 12),)))
+    reply = learning.answer(Ask(NOW + 120))
+    (line,) = reply.lines
+    assert (line.run_id, line.incident_id, line.node) == (7, 1, "n2")
+    assert "the plan said shrink in 6" in line.text
+    assert line.text.endswith(
+        "measured: shrink in 21 s, price 1.05e+16 FLOP, 80% of the FLOP/s kept"
+    )
+    ((told,),) = facts(reply, "heals")
+    assert (told["planned"], told["done"], told["measured_seconds"]) == ("shrink", "shrink", 21.0)
+    assert told["measured_kept"] == pytest.approx(2.0 / 2.5)
+    assert told["predicted_kept"] == pytest.approx(0.68, abs=0.05)
+    at_three = 1e15 / 2.0  # FLOP/s
+    assert told["measured_price"] == pytest.approx(21 * at_three, rel=0.02)
+    assert learning.answer(Ask(NOW + 180)).lines == ()
+
+
+def test_a_heal_that_was_told_of_is_not_told_of_again_by_another_worker(
+    tmp_path: Path, store: SqlStore, learning: Learning
+) -> None:
+    planned_and_healed(store, learning)
+    store.learn(Knowledge(observations=(Observation(7, 2, 2, NOW + 90, (2.5,), 12),)))
+    (fact,) = [f for f in learning.answer(Ask(NOW + 120)).facts if f.kind == "heals"]
+    store.learn(Knowledge(learned=(Learned(fact.kind, fact.subject, NOW, fact.doc),)))
+    with closing(Queries(f"sqlite:///{tmp_path}/unicron.db")) as queries:
+        assert Learning(queries).answer(Ask(NOW + 180)).lines == ()
+
+
+def test_a_heal_after_which_nothing_was_measured_is_told_of_without(
+    store: SqlStore, learning: Learning
+) -> None:
+    planned_and_healed(store, learning)
+    (line,) = learning.answer(Ask(NOW + 2000)).lines
+    assert line.text.endswith("FLOP/s after it not known")
+
+
+def test_a_heal_without_a_plan_has_nothing_to_be_compared_with(
+    store: SqlStore, learning: Learning
+) -> None:
+    decision = Decision(NOW, 1, 7, 1, "shrink", "n2 is lost", True)
+    save(store, a_run(), incidents=(lost("n2", **HEALED),), decisions=(decision,))
+    assert learning.answer(Ask(NOW + 2000)).lines == ()
+
+
 # the daemon's side
 
 WORKER = """
@@ -274,7 +340,9 @@ for line in sys.stdin:
         open(sys.argv[1], "w").write("died")
         sys.exit(1)
     plan = {"choice": "stay", "reason": "nothing pays", "alternatives": [], "doc": "{}"}
-    print(json.dumps({"facts": [], "plan": plan if asked["triggers"] else None}), flush=True)
+    line = {"text": "as predicted", "run_id": 7, "incident_id": 12}
+    plan = plan if asked["triggers"] else None
+    print(json.dumps({"facts": [], "lines": [line], "plan": plan}), flush=True)
 """
 
 
@@ -325,6 +393,8 @@ def test_a_plan_is_recorded_as_a_decision_that_is_not_carried_out(tmp_path: Path
     assert [(d.acts, d.run_id, d.incident_id) for d in known.decisions] == [
         (False, 7, 0), (False, 7, 12)
     ]  # fmt: skip
+    *_, last = known.journal
+    assert (last.text, last.kind, last.incident_id) == ("as predicted", "plan", 12)
     line = known.journal[0]
     assert line.text == "run 7 started: nothing pays (observed only)"
     assert (line.run_id, line.at, line.kind) == (7, known.decisions[0].at, "plan")

@@ -8,10 +8,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, ConfigDict, Field
 
-from db.knowledge import CLUSTER, RELIABILITY, THROUGHPUT
+from db.knowledge import CLUSTER, HEALS, RELIABILITY, THROUGHPUT
 from db.queries import Queries
 from unicrond.api.errors import NotFound
 
+SHOWN_HEALS = 10
 Number = Annotated[int, Path(ge=0, lt=2**63)]
 
 
@@ -146,11 +147,32 @@ class ReliabilityOut(BaseModel):
     transitions: list[TransitionOut]
 
 
+class FollowedOut(BaseModel):
+    """What a plan said of a heal, and what was measured of it."""
+
+    model_config = _example(
+        incident_id=12, run_id=4711, at=1.7e9, planned="shrink", done="shrink",
+        predicted_seconds=49.0, measured_seconds=21.0, predicted_price=2e17, measured_price=9e16,
+        predicted_kept=0.75, measured_kept=0.73,
+    )  # fmt: skip
+    incident_id: int
+    run_id: int
+    at: float = Field(description="when the heal was done")
+    planned: str
+    done: str
+    predicted_seconds: float
+    measured_seconds: float
+    predicted_price: float = Field(description="weighted FLOP")
+    measured_price: float
+    predicted_kept: float | None = Field(description="FLOP/s after the heal over those before")
+    measured_kept: float | None = Field(description="null: no iterations were measured after it")
+
+
 class PlanOut(BaseModel):
     """The newest plan: observed only. docs/planner.md describes its parts."""
 
     model_config = _example(
-        at=1.7e9, cause="SEV1", today={}, unlimited={}, assumed=[], questions={}
+        at=1.7e9, cause="SEV1", today={}, unlimited={}, assumed=[], questions={}, followed=[]
     )
     at: float
     cause: str
@@ -158,6 +180,7 @@ class PlanOut(BaseModel):
     unlimited: dict[str, Any] = Field(description="the best if everything could")
     assumed: list[str] = Field(description="what both take for granted")
     questions: dict[str, Any] = Field(description="what-ifs, to be asked again")
+    followed: list[FollowedOut] = Field(description="newest heals, prices beside the predicted")
 
 
 def routes(queries: Queries) -> APIRouter:
@@ -185,6 +208,8 @@ def routes(queries: Queries) -> APIRouter:
         found = queries.last_plan()
         if found is None:
             raise NotFound("no plan was made yet: one is when a run starts or a node fails")
-        return PlanOut(at=found.at, cause=found.cause, **json.loads(found.doc))
+        followed = list(reversed(queries.learned(HEALS, CLUSTER) or []))[:SHOWN_HEALS]
+        doc = json.loads(found.doc)
+        return PlanOut(at=found.at, cause=found.cause, followed=followed, **doc)
 
     return router

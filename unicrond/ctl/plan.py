@@ -36,6 +36,18 @@ EVENTS: Columns = {
     "event": lambda entry: entry["event"],
     "then": lambda entry: entry["obstacle"] or "; ".join(entry["changes"]) or "all go on",
 }
+FOLLOWED: Columns = {
+    "incident": lambda heal: heal["incident_id"],
+    "run": lambda heal: heal["run_id"],
+    "planned": lambda heal: heal["planned"],
+    "done": lambda heal: heal["done"],
+    "predicted": lambda heal: how_long(heal["predicted_seconds"]),
+    "measured": lambda heal: how_long(heal["measured_seconds"]),
+    "price_predicted": lambda heal: f"{heal['predicted_price']:.3g}",
+    "price_measured": lambda heal: f"{heal['measured_price']:.3g}",
+    "kept_predicted": lambda heal: _share(heal["predicted_kept"]),
+    "kept_measured": lambda heal: _share(heal["measured_kept"]),
+}
 
 
 def plan(
@@ -90,6 +102,9 @@ def _newest(found: Mapping[str, Any], shape: Shape) -> None:
             _tell(found[name], shape)
     for line in found["assumed"]:
         print(f"\nassumed: {line}")
+    if found["followed"]:
+        print("\nprices of the newest heals, measured beside predicted:")
+        show(found["followed"], FOLLOWED, list(FOLLOWED), shape)
 
 
 def _read(path: Path) -> bytes:
@@ -105,6 +120,10 @@ def _tell(answer: Mapping[str, Any], shape: Shape) -> None:
     show(answer["runs"], RUNS, list(RUNS), shape)
     print()
     show(answer["alternatives"], ALTERNATIVES, list(ALTERNATIVES), shape)
+
+
+def _share(part: float | None) -> str:
+    return "" if part is None else f"{part:.0%}"
 
 
 def _duration(seconds: float | None) -> str:

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -130,11 +131,18 @@ class Planning:
             log.warning("the planner learned nothing: %s", reply.trouble)
         now = self._clock.now()
         learned = tuple(Learned(fact.kind, fact.subject, now, fact.doc) for fact in reply.facts)
-        known = Knowledge(learned=learned)
+        lines = tuple(
+            JournalEntry(now, "plan", of.text, of.run_id, of.incident_id, of.node, of.generation)
+            for of in reply.lines
+        )
+        for entry in lines:
+            log.info("%s", entry.text, extra={"run": entry.run_id})
+        known = Knowledge(learned=learned, journal=lines)
         if reply.plan is not None and triggers:
             known = recorded(reply.plan, triggers, learned, now)
             for entry in known.journal:
                 log.info("%s", entry.text, extra={"run": entry.run_id})
+            known = replace(known, journal=(*known.journal, *lines))
         self.write(known)
 
     def write(self, known: Knowledge) -> None:

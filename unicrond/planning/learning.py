@@ -6,10 +6,11 @@ It only reads. What it found goes back as facts, each told once and again when i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from db.knowledge import CLUSTER, RELIABILITY, THROUGHPUT, UPTIME, Observation
+from db.knowledge import CLUSTER, HEALS, RELIABILITY, THROUGHPUT, UPTIME, Observation
 from db.queries import Queries
 from planner import iteration, reliability, shown, transitions
 from planner.cluster import Cluster, Known, pool_of
@@ -21,13 +22,16 @@ from unicrond.model.cluster import Node, NodeState
 from unicrond.model.decision import Decision
 from unicrond.model.incident import Incident, Proof, Scope, Severity
 from unicrond.model.run import Run
+from unicrond.planning.followed import MOST_KEPT, follow
 from unicrond.planning.triggers import Cause
-from unicrond.planning.words import Ask, Fact, Plan, Reply
+from unicrond.planning.words import Ask, Fact, Line, Plan, Reply
 
 DAY_SECONDS = 86400.0
 UNWATCHED_SECONDS = 300.0  # a longer pause between two looks is not counted as up
 UPTIME_EVERY_SECONDS = 600.0
 CHANGES_OVER_DAYS = 7.0
+FOLLOWED_SECONDS = 86_400.0  # a heal is followed for so long
+Heals = Sequence[tuple[Incident, Decision]]
 MOST_RUNS, MOST_NODES, MOST_ALLOCATIONS, MOST_OPEN = 1_000, 50_000, 50_000, 1_000
 
 
@@ -69,6 +73,7 @@ class Learning:
         self._uptime: Uptime | None = None
         self._fits: dict[int, _Fitted] = {}
         self._told: dict[tuple[str, str], str] = {}
+        self._followed: list[dict[str, Any]] | None = None
 
     def answer(self, ask: Ask) -> Reply:
         """Raises StoreUnavailable."""
@@ -77,22 +82,44 @@ class Learning:
             self._uptime = Uptime(queries.learned(UPTIME, CLUSTER))
         seen = _cluster(queries, ask)
         self._uptime.look(ask.at, seen.nodes)
-        changes = _changes(queries)
+        heals = queries.heals()
+        changes = _changes(heals)
         of_all = transitions.learn(changes)
         rates = reliability.learn(self._watched(seen.nodes), _failures(queries), ask.at)
         fits = self._fit(seen, queries.observations())
+        lines = self._follow(heals, seen, ask.at)
         facts = self._new(self._facts(ask.at, seen, fits, shown.reliability(rates, of_all, ask.at)))
         if not ask.triggers:
-            return Reply(facts)
+            return Reply(facts, lines)
         durations = {run_id: transitions.of_run(run_id, changes, of_all) for run_id in seen.planned}
         losses = (Cause.SEV1, Cause.NODE_DRAINED, Cause.NODE_RETURNED)  # known by other means
         others = queries.plans_since(ask.at - CHANGES_OVER_DAYS * DAY_SECONDS, losses)
         per_day = others / min(CHANGES_OVER_DAYS, self._uptime.days)
         found = propose(seen, Known(fits, durations, rates, per_day))
         if found is None:
-            return Reply(facts)
+            return Reply(facts, lines)
         doc = json.dumps(found.doc, allow_nan=False)
-        return Reply(facts, Plan(found.choice, found.reason, found.alternatives, doc))
+        return Reply(facts, lines, Plan(found.choice, found.reason, found.alternatives, doc))
+
+    def _follow(self, heals: Heals, seen: Cluster, now: float) -> tuple[Line, ...]:
+        """Heals whose plan is compared now with what came of it, each once."""
+        if self._followed is None:
+            self._followed = self._queries.learned(HEALS, CLUSTER) or []
+        known, lines = {told["incident_id"] for told in self._followed}, list[Line]()
+        live = {run.run_id: run for run in seen.runs}
+        for incident, decision in heals:
+            run = live.get(decision.run_id or -1)
+            new = incident.incident_id not in known and incident.first_signal_at > 0
+            if run is None or not new or incident.closed_at < now - FOLLOWED_SECONDS:
+                continue
+            if (plan := self._queries.plan_of(incident.incident_id)) is None:
+                continue
+            observed = self._queries.observations(run.run_id)
+            if told := follow(incident, decision, plan, run, observed, now):
+                self._followed = [*self._followed, asdict(told)][-MOST_KEPT:]
+                where = (incident.root_node, incident.generation)
+                lines.append(Line(told.text, run.run_id, incident.incident_id, *where))
+        return tuple(lines)
 
     def _watched(self, nodes: Mapping[str, Node]) -> list[Watched]:
         assert self._uptime is not None
@@ -125,6 +152,8 @@ class Learning:
             self._uptime.told_at = at
             yield Fact(UPTIME, CLUSTER, json.dumps(self._uptime.of))
             yield Fact(RELIABILITY, CLUSTER, json.dumps(rates, allow_nan=False))
+        if self._followed:
+            yield Fact(HEALS, CLUSTER, json.dumps(self._followed, allow_nan=False))
         for run in seen.runs:
             fit = fits[run.run_id]
             if fit is not None:
@@ -170,8 +199,8 @@ def _takes_node(incident: Incident) -> bool:
     return incident.severity is Severity.SEV1 and incident.scope in (Scope.NODE, Scope.NODES)
 
 
-def _changes(queries: Queries) -> list[Changed]:
-    found = (_changed(incident, decision) for incident, decision in queries.heals())
+def _changes(heals: Heals) -> list[Changed]:
+    found = (_changed(incident, decision) for incident, decision in heals)
     return [change for change in found if change is not None]
 
 

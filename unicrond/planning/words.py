@@ -36,9 +36,21 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
+class Line:
+    """Of the story: what became of a plan."""
+
+    text: str
+    run_id: int
+    incident_id: int
+    node: str = ""
+    generation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """`facts`: only those that changed. `trouble`: why there is nothing else."""
 
     facts: tuple[Fact, ...] = ()
+    lines: tuple[Line, ...] = ()
     plan: Plan | None = None
     trouble: str = ""
