@@ -87,7 +87,7 @@ def test_people_see_what_happened_and_command_what_is_theirs(stage: Stage) -> No
     job = str(training.job)
     training.kill_rank(1)
     training.heals()
-    for words in (["status"], ["runs"], ["incidents"], ["why", job], ["nodes"]):
+    for words in (["status"], ["runs"], ["incidents", "--all"], ["why", job], ["nodes"]):
         code, text = ctl(stage, "bob", *words)
         assert code == 0, text
         assert job in text or words in (["nodes"], ["status"]), text
