@@ -32,12 +32,15 @@ from detectors import (
 from detectors.guess import better
 from detectors.harmless import about, kept_lines, plain
 from detectors.prefilter import Prefilter
-from detectors.rules import NONE, PEER, SEV2, UNKNOWN, Finding, Text, apply, blamed, finding
+from detectors.rules import NONE, PEER, SELF, SEV2, UNKNOWN, Finding, Text, apply, blamed, finding
 from detectors.verdict import HARMLESS, Kind, Tier, Verdict
 
 # Of a file system these are its fault.
 PROGRAMS = ("config.", "python.", "torch.", "compile.")  # of no meaning in a kernel's log
 FILE_RULES = ("config.file", "net.timeout", "python.other", "unknown")
+# Slurm's daemons log as errors much that no job notices; what they die of is "fatal".
+DAEMON = re.compile(r"(?:\[[\dT:.-]+\] )?(?:slurmd|slurmctld)?(?:: )?error: (?!.*fatal)")
+HOUSEKEEPING = ("config.file", "config.permission", "config.arguments", "unknown")
 # Who hears of a lost peer after its own last step has lost nothing.
 FINISHED = re.compile(r"\b(\d+)(?:it)?/\1(?:it)?\b[^\n]*(?:loss|rate|elapsed|it/s|\[)")
 HEAD, TAIL = 8_192, 32_768  # characters of a long text that are read
@@ -61,16 +64,16 @@ PREFILTER = Prefilter(
     hints=[phrase for rule in RULES if rule.pattern for phrase in rule.says],
 )
 HINT = re.compile(
-    r"traceback \(most recent|\w(?:error|exception|failure)\b *(?::|$)|\bcore dumped\b|"
+    r"traceback \(most recent|[a-z0-9](?:error|exception|failure)\b *(?::|$)|\bcore dumped\b|"
     r"^\W*[ef]\d{4} \d\d:|\[[ef]\d{3,4} \d\d:|(?:^|: |\] ?)(?:error|fatal|critical|panic)\b|"
     r"(?:unknown|application|unhandled|uncaught)[\w ]* exception|"
     r"[\[|( ](?:error|fatal|critical)[\])|: ]|\bhas failed\b|\bfailed (?:to|with|because|due|:)|"
-    r"failed, ret|failure:|"
+    r"failed, ret|\bfailure:|"
     r"\baborted\b"
 )
 KERNEL_HINT = re.compile(r"\bfatal\b|\bpanic\b|\bcritical\b|device (?:heartbeat )?(?:lost|hang)")
 NOT_A_HINT = re.compile(
-    r"\bwarn(?:ing)?\b|^\W*w\d{4} \d\d:|\[w\d{3,4} \d\d:|: w \S+:\d+\]|^\W*\|"
+    r"\bwarn(?:ing)?\b|^\W*w\d{4} \d\d:|\[w(?:\d{3,4} \d\d:| \S+:\d+\])|: w \S+:\d+\]|^\W*\|"
     r"? *[\w ]+ : *[\w ]+\|?$"
 )
 
@@ -92,10 +95,18 @@ def judge(source_kind: str, text: str) -> Finding | None:
     findings = list(apply(RULES, seen))
     for find in FINDERS:
         findings.extend(find(seen))
+    if "slurm" in source_kind:
+        findings = [one for one in findings if not _housekeeping(one.verdict)]
     if "dmesg" in source_kind:
         findings = [one for one in findings if not one.verdict.rule.startswith(PROGRAMS)]
     found = min(findings, key=lambda one: (-one.tier, one.position), default=None) or _hint(seen)
-    return None if found is None else _in_company(found, seen)
+    if found is None or ("slurm" in source_kind and _housekeeping(found.verdict)):
+        return None
+    return _in_company(found, seen)
+
+
+def _housekeeping(verdict: Verdict) -> bool:
+    return verdict.rule in HOUSEKEEPING and DAEMON.match(verdict.evidence) is not None
 
 
 def _in_company(found: Finding, seen: Text) -> Finding:
@@ -107,7 +118,9 @@ def _in_company(found: Finding, seen: Text) -> Finding:
         return replace(found, verdict=replace(
             found.verdict, kind=Kind.SOFTWARE, severity=NONE, blame=PEER))  # fmt: skip
     if "filesystem" in seen.source_kind and found.verdict.rule in FILE_RULES:
-        found = replace(found, verdict=replace(found.verdict, kind=Kind.STORAGE))
+        verdict = replace(found.verdict, kind=Kind.STORAGE)
+        own = verdict.rule in ("python.other", "unknown")
+        found = replace(found, verdict=replace(verdict, blame=SELF) if own else verdict)
     return found
 
 

@@ -45,31 +45,34 @@ RULES = (
           "application timeout caused pair closure", "last enqueued nccl work", "wait timeout",
           "operation timed out", "nccl timeout", "nccl communicator was aborted",
           "heartbeat of the collective", "hccl_exec_timeout", "notify wait", "allreduce timeout",
-          "collective operation timed out", "to avoid data inconsistency"),
+          "collective operation timed out", "to avoid data inconsistency", "abort timed out"),
          "collective (operation )?tim(eout|ed out)|timeout at (nccl work|collective)|"
          r"nccl operations have failed or timed out|timed out waiting \d+ ?ms|"
          r"rank\(s\) timed out|timed out in collective|monitoredbarrier|pair closure|"
          "last enqueued nccl work|nccl timeout|communicator was aborted|"
          r"nccl[^\n]*operation timed out|exec_timeout|notify wait|allreduce timeout|"
-         "collective operation timed out|to avoid data inconsistency", blame=UNKNOWN, tier=TIMEOUT),
+         "collective operation timed out|to avoid data inconsistency|abort timed out",
+         blame=UNKNOWN,
+         tier=TIMEOUT, unless=r"original reason[^\n]*(remote process|network error)"),
     Rule("collective.hang", Kind.HANG, SEV2,
          ("watchdog got stuck", "watchdog hang", "heartbeat monitor timed out",
           "did not get subsequent heartbeat", "did not get initial heartbeat",
           "dataloader timed out", "hang detected", "detected a hang", "watchdog timeout",
           "job hang", "is hung", "training hang", "process hang", "no progress for",
           "without making progress", "stuck for", "not send heartbeat", "missed heartbeat",
-          "watchdog has been stuck"),
+          "watchdog has been stuck", "no heartbeat of its watchdog", "may hang in"),
          "watchdog (got stuck|hang|timeout|has been stuck)|heartbeat monitor timed out|"
          "did not get (subsequent|initial) heartbeat|dataloader timed out|hang detected|"
          r"detected a hang|(job|training|process) hang|is hung|no progress for \d+|"
          "without making progress|not send heartbeat|missed heartbeat|"
+         r"no heartbeat of its|may hang in|"
          r"(?<!cpu)stuck for \d+ ?(s|min|h)", tier=TIMEOUT, unless=r"soft lockup|cpu#\d+ stuck"),
     Rule("collective.queue", Kind.HANG, SEV2,
          ("no available block found", "tensors were submitted to be reduced", "stalled ranks",
           "stalled ops"), blame=PEER, tier=TIMEOUT),
     Rule("node.dead", Kind.LOST, SEV1,
          ("node it was running on is dead", "node has crashed", "its node has died",
-          "has been marked dead because the"),
+          "has been marked dead because the", "nodediederror"),
          blame=PEER, tier=Tier.PROCESS),
     Rule("ras.missing", Kind.LOST, SEV2, ("missing communicator data", "the missing rank"),
          blame=PEER, tier=VICTIM),
@@ -106,6 +109,9 @@ RULES = (
          "pair was closed|leader task|another task died|coordination service|store is closed|"
          "deadline_exceeded: barrier", blame=PEER, tier=VICTIM,
          unless="failed to retrieve preemption notice"),
+    # To set a communicator up, each rank waits for what another one is to publish.
+    Rule("collective.set_up", Kind.NCCL_TIMEOUT, SEV3, ("store->get",),
+         r"store->get\([^\n]*time(out|d out)", blame=PEER, tier=TIMEOUT),
     Rule("store.join", Kind.LOST, SEV2,
          ("clients joined", "store based barrier", "rendezvoustimeouterror", "wait timeout after",
           "store->get", "timed out after", "waiting for clients", "socket timeout", "get key",

@@ -13,10 +13,12 @@ from detectors.verdict import HARMLESS, Blame, Kind, Tier, Verdict
 
 SUMMARY, VICTIM = Tier.SUMMARY, Tier.VICTIM
 SIGNAL_BASE = 128
-SIGINT, SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGKILL, SIGSEGV, SIGTERM = 2, 4, 6, 7, 8, 9, 11, 15
+SIGHUP, SIGINT, SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGKILL, SIGSEGV, SIGTERM = (
+    1, 2, 4, 6, 7, 8, 9, 11, 15,
+)  # fmt: skip
 DEADLY = (SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGKILL, SIGSEGV, SIGTERM)
 NAMES = {
-    1: "SIGHUP", SIGINT: "SIGINT", 3: "SIGQUIT", SIGILL: "SIGILL", SIGABRT: "SIGABRT",
+    SIGHUP: "SIGHUP", SIGINT: "SIGINT", 3: "SIGQUIT", SIGILL: "SIGILL", SIGABRT: "SIGABRT",
     SIGBUS: "SIGBUS", SIGFPE: "SIGFPE", SIGKILL: "SIGKILL", 10: "SIGUSR1", SIGSEGV: "SIGSEGV",
     12: "SIGUSR2", 13: "SIGPIPE", SIGTERM: "SIGTERM", 24: "SIGXCPU",
 }  # fmt: skip
@@ -24,9 +26,11 @@ NAMES = {
 # fmt: off
 RULES = (
     Rule("exit.interrupted", Kind.CANCELLED, NONE,
-         ("keyboardinterrupt", "term_owner", "got signal: 2", "exit code 130", "exitcode: -2",
+         ("keyboardinterrupt", "term_owner", "got signal: 2", "received 2 death signal",
+          "exit code 130", "exitcode: -2",
           "cancelled by user", "interrupted by user", "sigint"),
-         r"keyboardinterrupt|term_owner|got signal: 2\b|exit code 130\b|exitcode *: -2\b|"
+         r"keyboardinterrupt|term_owner|got signal: 2\b|received 2 death|exit code 130\b|"
+         r"exitcode *: -2\b|"
          "(cancelled|interrupted) by user|(received|caught|signal) sigint", tier=Tier.DECISIVE,
          unless=r"(?m)^\w*(?!keyboard)(error|exception): |out of memory|timed out"),
     Rule("exit.actor", Kind.EXITED, SEV2,
@@ -37,9 +41,14 @@ RULES = (
          r"worker unexpectedly exits|engine ?(process|dead|core)[^\n]*(fail|died|error)|"
          "enginedeaderror|worker died", blame=PEER, tier=VICTIM),
     Rule("exit.terminated", Kind.EXITED, SEV2,
-         ("death signal", "got signal: 15", "got signal: 1\n", "signalexception", "sighup"),
-         r"received \S+ death signal|got signal: (1|15)\b|(received|caught|signal) sighup",
+         ("death signal", "got signal: 15", "got signal: 1\n", "signalexception", "sighup",
+          "sigtermexception"),
+         r"received \S+ death signal|got signal: (1|15)\b|(received|caught|signal) sighup|"
+         "closing signal sighup|sigtermexception",
          blame=UNKNOWN, tier=Tier.HINT),
+    Rule("exit.engine", Kind.EXITED, SEV2,
+         ("enginecore failed", "enginecore hit", "enginecore encountered", "workerproc "),
+         "enginecore (failed|hit|encountered)|workerproc[^\n]*(fail|died)", tier=SUMMARY),
     Rule("exit.said", Kind.EXITED, SEV2,
          ("exited immediately because", "your workers crashed", "workers have died",
           "worker crashed", "died (pid"), blame=UNKNOWN, tier=VICTIM),
@@ -75,8 +84,15 @@ CODE = re.compile(
     r"exit(?:ed)?(?: with)? (?:exit )?(?:code|status|status code):? *(-?\d+)|"
     r"got signal: (\d+)|killed by signal:? (\d+)|signal (\d+) \(sig|"
     r"exited on signal (\d+)|terminated by signal:? (\d+)|status=0x0*([0-9a-f]{2,4})\b|"
-    r"<signals\.sig\w+: (\d+)>|code=(?:killed|dumped), status=(\d+)/"
+    r"<signals\.sig\w+: (\d+)>|code=(?:killed|dumped), status=(\d+)/|"
+    r"(?:return(?:ed)?(?: with)? (?:exit status|code)|(?:sent|got) code) (-?\d+)"
 )
+NAMED = re.compile(
+    r"(?:terminated|killed|died|exited|crashed)[^\n]{0,20} (?:with|by|on|"
+    r"from)[: ]+(?:signal )?(sig[a-z]+)\b"
+)
+# A bare 137 tells less than a signal that somebody saw.
+SIGKILL_SAID = re.compile(r"kill|\boom|memory|-9\b|signal:? 9")
 # As bash prints them in the languages that clusters are run in.
 KILLED_ABROAD = ("已杀死", "getötet", "убито", "強制終了", "processus arrêté", "processus tué")
 KILLED = re.compile(
@@ -86,12 +102,17 @@ KILLED = re.compile(
 
 def find_codes(text: Text) -> Iterator[Finding]:
     """A launcher's table: the first code that is no clean-up speaks."""
-    if not any(word in text.lower for word in ("exit", "signal", "status=", "return code")):
+    if not any(word in text.lower for word in ("exit", "signal", "status=", " code ")):
         return
     ends = [(match.start(), _signal(match)) for match in CODE.finditer(text.lower)]
-    deaths = [(at, number) for at, number in ends if number]
+    numbers = {name.lower(): number for number, name in NAMES.items()}
+    ends += [(named.start(), numbers.get(named[1], 0)) for named in NAMED.finditer(text.lower)]
+    deaths = sorted((at, number) for at, number in ends if number)
+    said = SIGKILL_SAID.search(text.lower) is not None
     for at, number in [one for one in deaths if one[1] != SIGTERM] or deaths:
         kind, blame = _printed(number)
+        if number == SIGKILL and not said:
+            blame = UNKNOWN
         yield finding(text, at, SUMMARY, f"exit.{_name(number)}", kind, SEV2, blame)
 
 
@@ -102,7 +123,7 @@ def _signal(match: re.Match[str]) -> int:
         number = (status >> 8) - SIGNAL_BASE if status > 255 else status & 127
     else:
         number = int(next(group for group in match.groups() if group))
-        if match[1] or match[2]:
+        if match[1] or match[2] or match[11]:
             number = _of_code(number)
     return number if 0 < number <= 64 else 0
 
@@ -122,7 +143,7 @@ def _printed(number: int) -> tuple[Kind, Blame]:
         return Kind.HOST_OOM, SELF
     if number == SIGBUS:
         return Kind.SHM, SELF
-    return Kind.EXITED, UNKNOWN if number == SIGTERM else SELF
+    return Kind.EXITED, UNKNOWN if number in (SIGHUP, SIGTERM) else SELF
 
 
 def find_killed(text: Text) -> Iterator[Finding]:

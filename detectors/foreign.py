@@ -21,9 +21,10 @@ RULES = (
     Rule("foreign.error", Kind.SOFTWARE, SEV2,
          ("hip error", "hsa_status_error", "hiperror", "synstatus", "habana", "hccl", "aclrt",
           "acl error", "ascend", "rccl", "oneccl", "tpu", "xla", "nrt_", "neuron", "miopen",
-          "rocblas", "hipblas", "aicore", "levelzero", "ze_result_error", "musa"),
+          "rocblas", "hipblas", ": inner error", "aicore", "levelzero", "ze_result_error", "musa"),
          "(hip|acl|xla|tpu|nrt|neuron|rccl|hccl|habana|ascend|miopen|rocblas|hipblas|musa|"
          r"oneccl)[^\n]*(error|fail|exception|fatal|timeout)|hsa_status_error|synstatus|"
-         r"aicore[^\n]*(exception|error)|ze_result_error", blame=UNKNOWN, tier=Tier.SUMMARY),
+         r"\be[a-z]\d{4}: inner error|aicore[^\n]*(exception|error)|ze_result_error",
+         blame=UNKNOWN, tier=Tier.SUMMARY),
 )
 # fmt: on

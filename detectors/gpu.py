@@ -47,9 +47,9 @@ RULES = (
           "api_gpu_attached_sanity_check failed", "gpu_in_fullchip_reset"), tier=HARD),
     Rule("gpu.missing", Kind.GPU_LOST, SEV1,
          ("count reported lower than configured", "gpu count mismatch", "gpus found,",
-          "count changed for node"),
+          "count changed for node", "gres.conf file"),
          r"lower than configured|count mismatch|\d gpus found, \d+ expected|"
-         r"gres/gpu[^\n]*count changed for node", tier=HARD),
+         r"gres/gpu[^\n]*count changed for node|gres\.conf file /dev/(nvidia|dri)", tier=HARD),
     Rule("gpu.no_config", Kind.GPU_LOST, SEV1, ("(rev ff)",), r"nvidia[^\n]*\(rev ff\)", tier=HARD),
     Rule("gpu.mismatch", Kind.DRIVER_MISMATCH, SEV1, MISMATCH, tier=HARD),
     Rule("gpu.driver", Kind.GPU_DRIVER, SEV1,
@@ -68,7 +68,7 @@ RULES = (
           "no longer bound to a cuda context"), tier=HARD),
     Rule("gpu.driver.assert", Kind.GPU_DRIVER, SEV1, ("nvrm:",),
          "nvrm: .*(rpc.*time.?out|timed? ?out.*(rpc|gsp)|heartbeat timed out|gsp timeout|"
-         "subsystem error|failed to (load|init|boot)|"
+         "subsystem error|failed to (load|init|boot)|probably locked|"
          "unable to (reset|recover)|is not supported by)", tier=HARD),
     Rule("gpu.smi.hang", Kind.GPU_DRIVER, SEV1, ("nvidia-smi",),
          r"nvidia-smi[^\n]{0,40}(timed out|timeout|hangs|hung|did not (return|respond))",
@@ -115,7 +115,8 @@ RULES = (
           "high temperature", "temperature exceeds", "critical temperature",
           "event due to thermal violation",
           "event due to power violation", "temp_hw_slowdown_violation", "clock throttled",
-          "clock is throttled"), tier=HARD, unless=r"\bcritical temperature *: *\d"),
+          "clock is throttled", "cable error, high temperature", "high temperature detected"),
+         tier=HARD, unless=r"\bcritical temperature *: *\d"),
     Rule("nvlink.down", Kind.NVLINK, SEV1,
          ("uncorrectable nvlink", "nvlink fatal", "nvlink is down", "nvlink down",
           "nvlinks are down", "nvlink uncorrectable", "nvlink error", "fatal nvlink",

@@ -15,7 +15,7 @@ from detectors.rules import PEER, SELF, SEV1, SEV2, SEV3, UNKNOWN, Finding
 from detectors.verdict import Kind
 
 GUESSED = ("unknown", "nccl.warning", "python.other")  # rules that know that something is wrong
-FOREIGN = re.compile(r"\b(hip|hccl|npu|ascend|triton|xla|tpu|neuron|habana|miopen)\b")
+FOREIGN = re.compile(r"\b(hip|hccl|npu|ascend|triton|xla|tpu|neuron|habana|(?:miopen|syn)\w*)\b")
 DEVICES = ("dmesg", "nvidia-smi")  # source kinds
 # The first whose words stand in the line.
 TABLE = tuple(
@@ -37,6 +37,8 @@ TABLE = tuple(
         ("cuda", r"\bcu(da|dnn|blas|fft)", Kind.CUDA, SEV2, SELF),
         ("configuration", r"\bconfig|argument|\boption\b|not (supported|installed|compatible)|"
          r"incompatible|\brequires\b|version (mismatch|conflict)", Kind.CONFIGURATION, SEV2, SELF),
+        # What a program raises without a name of its own is its own matter.
+        ("raised", r"\b(runtimeerror|exception): ", Kind.USER_BUG, SEV2, SELF),
     )
 )  # fmt: skip
 

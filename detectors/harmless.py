@@ -17,7 +17,7 @@ LEVEL = re.compile(
 )
 KEPT_AT_ANY_LEVEL = re.compile(
     r"blocked for more than|rcu|xid|oom|killed|lockup|loss is nan|nvrm|cancelled|signal sigusr|"
-    r"straggler|spike|no available block|nccl info \S+ -> \d"
+    r"straggler|spike|link is down|no available block|nccl info \S+ -> \d"
 )
 HARMLESS = re.compile(
     "|".join(
@@ -28,7 +28,9 @@ HARMLESS = re.compile(
             r"warning\b(?!.*(?:cuda initialization|error \d{3}))",
             r"exception ignored in",
             r"setting omp_num_threads|overloaded, please further tune",
-            r"fatal: not a git repository|cannot change locale|cannot modify limit|"
+            r"fatal: (?:not a git repository|detected dubious)|no cuda runtime is found, using|"
+            r"this is not a failure|for benchmark choice|pmix error: not-found|running check:|"
+            r"cannot change locale|cannot modify limit|"
             r"(?:terminal|stty|standard input|tty)[^\n]*inappropriate ioctl|libibverbs: warning|"
             r"failed to load image python ext|"
             r"unable to resolve hostname to a \(local\)|pmix[^\n]*gds|leaked semaphore|"
@@ -41,7 +43,8 @@ HARMLESS = re.compile(
             r"this tensorflow binary is optimized|cuda drivers on your machine, gpu will not",
             # torch
             r"destroy_process_group\(\) was not called|closing signal sig(term|int)|"
-            r"sending process \d+ closing|closing process \d+ via|killing subprocess \d+|"
+            r"sending process \d+ closing signal (?!sighup)|closing process \d+ via|"
+            r"killing subprocess \d+|"
             r"warning: process group has not been destroyed|"
             r"failed to retrieve preemption notice",
             r"errno: (?:97|99) - (?:address family|cannot assign)",
@@ -61,7 +64,8 @@ HARMLESS = re.compile(
             r"(?:x11|spank)[^\n]*(?:plugin|display)|cannot find name for (?:user|group) id|"
             r"requested nodes are busy|temporarily disabled|queued and waiting for resources|"
             r"srun: error: \S+ tasks? [\d,-]+: terminated|srun: debug|slurmd: debug|: debug\d?:|"
-            r"done with job|bypassing signal|could not open \w+ state file|state save file|"
+            r"done with job|extern step for|bypassing signal|could not open \w+ state file|"
+            "state save file|"
             r"incomplete \w+ data checkpoint",
             r"exit(?:ed)? ?(?:with )?(?:exit )?(?:code|status):? 0\b(?!x)|exitcode *: 0\b|"
             r"completed +0:0|completed successfully",
@@ -80,6 +84,8 @@ HARMLESS = re.compile(
             r"xfs \([^)]*\): (?:mounting|ending|unmounting)|perf: interrupt took too long|"
             r"error record serialization|"
             r"\[ *\d{1,2}\.\d+\] .*(?:cable unplugged|link (?:is )?down)",
+            r"setting tmpdir to|load will be required|\bignoring\b|"
+            r"task/(?:cgroup|affinity)[^\n]*(?:failing|unable to set)|not writeable|"
             r"nfs: server .* ok\b|connection restored to|port active|cable plugged|"
             r"connection was restored|reconnected|recovered from",
             # counters and settings
@@ -94,7 +100,8 @@ HARMLESS = re.compile(
 )
 # Whom a harmless line is about, where it is about somebody: others leave, or the node is well.
 OTHERS_LEAVE = re.compile(
-    r"closing signal sig|closing process \d+ via|killing subprocess|preemption notice|"
+    r"closing signal sig|terminating process \d+ via|closing process \d+ via|killing subprocess|"
+    "preemption notice|"
     r"tasks? [\d,-]+: terminated|connection restored to"
 )
 NODE_IS_WELL = re.compile(r"sw power cap *: *active")

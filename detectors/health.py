@@ -13,7 +13,7 @@ from detectors.rules import SEV1, Finding, Text, finding
 from detectors.verdict import Kind, Tier
 
 CHECK = re.compile(r"health ?check failed:? +(?:check )?(\S[^\n]*)|\bcheck_(\w+: +[^\n]*)")
-QUOTED = re.compile(r"\bxid\b|fallen off the bus|mismatch")
+QUOTED = re.compile(r"xid|fallen off the bus|mismatch")
 # The first that matches the check's name or words.
 TABLE = tuple(
     (re.compile(pattern), kind)
@@ -42,6 +42,7 @@ def find(text: Text) -> Iterator[Finding]:
     for match in CHECK.finditer(text.lower):
         words = match[1] or match[2]
         if QUOTED.search(words):
+            yield finding(text, match.start(), Tier.SUMMARY, "health.check", Kind.GPU_DRIVER, SEV1)
             continue
         kind = next((kind for pattern, kind in TABLE if pattern.search(words)), Kind.SOFTWARE)
         yield finding(text, match.start(), Tier.DECISIVE, "health.check", kind, SEV1)

@@ -72,14 +72,17 @@ RULES = (
     Rule("host.disk", Kind.STORAGE, SEV1,
          ("i/o error", "jbd2", "medium error", "aborting journal", "failed command", "md/raid",
           "superblock", "ext4-fs error", "xfs (", "btrfs error", "nvme nvme", "buffer i/o",
-          "read-only", "hostbyte=did_", "device offlined"),
-         r"ext4-fs error|xfs \([^)]*\): [^\n]*(i/o error|corruption|shutting down|"
+          "read-only", "hostbyte=did_", "device offlined", "beyond end of device", "disk failure",
+          "no available path"),
+         r"ext4-fs error|(ext4|btrfs)[^\n]*: (i/o error|remounting)|"
+         r"xfs \([^)]*\): [^\n]*(i/o error|corruption|shutting down|"
          r"shutdown|error -\d|internal error)|hostbyte=did_(?!ok)|device offlined|"
          r"btrfs[^\n]*error|(buffer |critical |metadata )?i/o error[, ][^\n]*(dev|sector)|"
          r"nvme nvme\d+: [^\n]*(timeout(?! set)|controller is down|removing after|aborting|"
          "reset failure)|critical (medium|target) error|jbd2: error|aborting journal|"
          r"ata\d[^\n]*failed command|nvme\d+n\d+: i/o cmd[^\n]*i/o error|"
-         r"md/raid[^\n]*(disk failure|failed)|superblock write|remounting filesystem read-only|"
+         r"raid\d*[^\n]*disk failure|md/raid[^\n]*failed|beyond end of device|no available path|"
+         r"superblock write|remounting filesystem read-only|"
          "blk_update_request", tier=HARD),
 )
 # fmt: on

@@ -10,7 +10,9 @@ from __future__ import annotations
 from detectors.rules import PEER, SEV1, SEV2, SEV3, UNKNOWN, Rule
 from detectors.verdict import Kind, Tier
 
-SYMPTOM, VICTIM = Tier.SYMPTOM, Tier.VICTIM
+HINT, SYMPTOM, VICTIM = Tier.HINT, Tier.SYMPTOM, Tier.VICTIM
+ENDING = "(abort|destroy) complete"
+RESULT = r"nccl info \S+ -> {0}\b|retcode {0}\b"
 
 # fmt: off
 RULES = (
@@ -18,25 +20,30 @@ RULES = (
          ("connect to fe80", "no socket interface found", "bootstrap : no socket",
           "duplicate gpu detected", "mismatch in rank count", "rank count from procs",
           "failed to find reverse path", "no interface found in the same subnet",
-          "invalid config", "bootstrap: no", "no usable network interface",
+          "bootstrap: no", "no usable network interface",
           "unable to find interface"), recurs=True),
     Rule("nccl.set_up", Kind.CONFIGURATION, SEV2,
          ("nccl warn", "net/ofi"),
-         r"(nccl warn|net/ofi)[^\n]*(ibv_create_\w+ failed|(couldn.t open|creating new|unable to "
+         r"(nccl warn|net/ofi)[^\n]*(ibv_create_\w+ failed|(couldn.t (open|find any)|"
+         "creating new|unable to "
          "open|unable to register memory|no device match|no usable|no ip interface|no interface|"
          r"no \S*nic)|version mismatch|incompatible|mismatched nccl|not backwards compatible|"
          "library is too old|too old version|invali[dg] config|invalid nccl_|no transport found|"
          "no path computed|minimum requirement|not supported (prior|by|on)|detected mixed|"
          r"different link|(rc: -22|error: -22|invalid argument)(?!'))",
          unless="cuda failure|reg_mr|modify_qp", recurs=True),
+    Rule("nccl.nvml", Kind.GPU_DRIVER, SEV1, ("nccl warn",),
+         r"nccl warn nvml\w+(\(\))? failed", tier=SYMPTOM),
     Rule("nccl.imex", Kind.NVSWITCH, SEV1, ("mnnvl", "imex"),
-         "mnnvl[^\n]*not working on this system|check the imex", tier=Tier.HARDWARE),
+         "mnnvl[^\n]*(not working on this system|not healthy)|check the imex", tier=Tier.HARDWARE),
     Rule("nccl.misuse", Kind.USER_BUG, SEV2, ("nccl warn",),
-         r"nccl warn[^\n]*(invalid (root|type|reduction)|is not a valid pointer|argument is null|"
+         r"nccl warn[^\n]*(invalid (root|rank|type|reduction)|no algorithm/protocol|"
+         "is not a valid pointer|argument is null|"
          "without a matching|symmetric registration check failed|mismatchs with nccl device|"
          "has already checked in|mismatch in info from procs)", recurs=True),
     Rule("nccl.protocol", Kind.SOFTWARE, SEV2, ("nccl warn",),
-         r"nccl warn[^\n]*(wrong (type|magic|size)|while attaching to shared memory segment|"
+         r"nccl warn[^\n]*(wrong (type|magic|size)|message truncated|"
+         "while attaching to shared memory segment|"
          r"corrupted comm|internal error|"
          "unknown message type|mismatched response)", tier=SYMPTOM),
     Rule("nccl.invalid", Kind.CONFIGURATION, SEV2,
@@ -44,7 +51,7 @@ RULES = (
          r"nccl error[^\n]*invalid (argument|usage)|ncclinvalid(argument|usage)", recurs=True),
     Rule("nccl.truncated", Kind.USER_BUG, SEV2,
          ("message truncated", "size mismatch between", "mismatched collective",
-          "different sizes across ranks"), recurs=True),
+          "different sizes across ranks"), recurs=True, unless="bootstrap"),
     Rule("nccl.shm", Kind.SHM, SEV2,
          ("creating shared memory segment", "shared memory segment", "/dev/shm",
           "posix_fallocate", "unable to allocate shared memory", "shmopen",
@@ -81,7 +88,15 @@ RULES = (
     Rule("nccl.warning", Kind.SOFTWARE, SEV2, ("nccl warn",),
          r"nccl warn (?![^\n]*async event)[^\n]*(fail|error|abort|unable|invalid|cannot)",
          blame=UNKNOWN, tier=Tier.HINT),
-    Rule("nccl.remote", Kind.LOST, SEV2, ("retcode 6",), blame=PEER, tier=VICTIM),
+    # Where only the trail of result codes is left of an error.
+    Rule("nccl.trail.cuda", Kind.CUDA, SEV2, ("-> 1", "retcode 1"), RESULT.format(1), tier=HINT,
+         unless=ENDING),
+    Rule("nccl.trail.internal", Kind.SOFTWARE, SEV2, ("-> 3", "retcode 3"), RESULT.format(3),
+         tier=HINT, unless=ENDING),
+    Rule("nccl.trail.usage", Kind.CONFIGURATION, SEV2, ("-> 4", "-> 5", "retcode 5"),
+         RESULT.format("[45]"), tier=HINT, unless=ENDING),
+    Rule("nccl.trail.remote", Kind.LOST, SEV2, ("-> 6", "retcode 6"), RESULT.format(6),
+         blame=PEER, tier=HINT, unless=ENDING),
     Rule("nccl.files", Kind.CONFIGURATION, SEV2,
          ("too many open files", "[errno 24]", "items of ancdata"), recurs=True),
 )

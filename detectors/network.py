@@ -32,13 +32,14 @@ RULES = (
           "ib port is down", "port is not active", "health compromised", "mlx5_core",
           "physical state: disabled", "physical state: polling", "state: down", "port_down",
           "no active ib port", "ib_query_port", "infinibandchardevicecheck",
-          "infinibandstatecheck", "ethernetstatecheck"),
+          "infinibandstatecheck", "ethernetstatecheck", "port module event"),
          r"cable unplugged|(port|link)[^\n]*(to|is|not) (down|active)\b|no ib port|check_hw_ib|"
          r"health compromised|mlx5_core(?![^\n]*pcie bus error)[^\n]*(fatal|internal error|"
          r"in error state|reset failed|handling bad device|\) timeout)|ib_query_port failed|"
          r"(infiniband|ethernet)\w*isnothealthy|"
          r"\bstate: *(down|1: down)|physical state: *(disabled|"
-         r"polling|sleep)|state:\s+port_down|no active ib port", tier=HARD),
+         r"polling|sleep)|state:\s+port_down|no active ib port|"
+         r"port module event[^\n]*error(?![^\n]*high temperature)", tier=HARD),
     Rule("port.driver", Kind.NETWORK, SEV1, ("mlx5_core", "mlx4_core", "bnxt_en"),
          r"(mlx\d_core|bnxt_en)\b[^\n]*(load_one failed|probe [^\n]*failed|"
          "failed to (load|initialize))", tier=HARD),
@@ -88,13 +89,16 @@ RULES = (
     Rule("net.refused", Kind.REFUSED, SEV3,
          ("connection refused", "connectionrefusederror", "econnrefused", "errno: 111",
           "errno 111"), blame=PEER, tier=VICTIM),
+    Rule("net.connect_reset", Kind.REFUSED, SEV3, ("connect to ", "call to connect"),
+         r"(connect to|call to connect)[^\n]*reset by peer", blame=PEER, tier=SYMPTOM),
     Rule("net.reset", Kind.LOST, SEV2,
          ("connection reset by peer", "connectionreseterror", "econnreset", "reset by peer",
           "connection was reset", "broken pipe", "brokenpipeerror", "connection closed by",
           "closed the connection", "connection closed", "connection was closed",
           "connection lost", "lost connection", "eof received", "socket closed",
           "connection aborted", "remote end closed", "end of file on socket",
-          "connection was likely closed", "peer closed", "closed by remote host"),
+          "connection was likely closed", "peer closed", "closed by remote host",
+          "remote_disconnect"),
           blame=PEER, tier=VICTIM),
     Rule("net.libfabric", Kind.NETWORK, SEV3, ("libfabric:",),
          r"libfabric:\S+(cq|error)[^\n]*<(warn|error)>[^\n]*err: *-?\d", blame=UNKNOWN,
@@ -113,8 +117,9 @@ RULES = (
          r"link_?downed(counter)?['\"]?[ :=.]+[1-9]", tier=HARD),
     Rule("net.cqe", Kind.NETWORK, SEV3, ("dump error cqe", "dump_cqe", "error cqe"),
          blame=UNKNOWN, tier=SYMPTOM),
-    Rule("net.watchdog", Kind.NETWORK, SEV1, ("netdev watchdog", "transmit queue"),
-         r"netdev watchdog|transmit queue \d+ timed out", tier=HARD),
+    Rule("net.watchdog", Kind.NETWORK, SEV1,
+         ("netdev watchdog", "transmit queue", "tx timeout"),
+         r"netdev watchdog|transmit queue \d+ timed out|: tx timeout", tier=HARD),
     Rule("net.device_fatal", Kind.PORT_DOWN, SEV1,
          ("device fatal", "catastrophic error", "fw fatal", "firmware fatal"), tier=HARD),
 )

@@ -14,7 +14,7 @@ STEMS = (
     "nvswitch", "not found", "no such", "could not", "of memory", "out_of_me", "check_",
     "time limit", "count reported", "gpus found,", "count changed", "blocked for more", "nvme nvme",
     "shared memory", "got 0 bytes", "double free", "does not exist", "not ready", "not mounted",
-    "device-side", "cuda init", "ib port is", "must match",
+    "device-side", "cuda init", "ib port is", "must match", "nccl warn", "gres.conf",
 )  # fmt: skip
 FOREIGN = (
     "已杀死", "getötet", "убито", "強制終了", "processus arrêté", "processus tué", "段错误",
@@ -28,7 +28,8 @@ WORDS = tuple(
     compromised lustre lnet nfs xfs raid superblock prolog epilog nhc responding rtr rts ibv peermem
     amdgpu habana hccl ascend triton ptxas glibc glibcxx undefined unrecognized walltime requeue
     requeing sigbus sigsegv sigabrt sighup sigusr1 sigusr2 dumped enqueued monitoredbarrier netdev
-    fault faults faulted segfault segmentation polling diverged wtermsig wexitstatus violates
+    fault faults faulted assertion recomputed unsupported revoked beyond segfault segmentation
+    polling diverged wtermsig wexitstatus violates
     retirement downgraded joined raylet
     stopiteration slurmdbd incompatible inconsistent versionconflict credential munge couldn
     finite malloc swiotlb spot nan inf refused reset closed closing lost unreachable corrupt

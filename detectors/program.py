@@ -22,26 +22,38 @@ RULES = (
           "dll load failed", "pkg_resources", "versionconflict", "version conflict",
           "incompatible version", "does not match the version torch was compiled with",
           "only supports ampere", "does not appear to have a file", "ninja is required",
-          "mismatches the version that was used"),
+          "mismatches the version that was used", "version incompatibility", "was not found",
+          "there are not enough slots", "unable to reliably start",
+          "error while loading shared libraries",
+          "oci runtime", "could not select device driver", "container creation failed",
+          "please install"),
          "modulenotfounderror|no module named|cannot open shared object|undefined symbol|"
          "version .?glibc(xx)?_|importerror: |command not found|dll load failed|versionconflict|"
          "incompatible version|version torch was compiled with|only supports ampere|"
-         "does not appear to have a file|ninja is required|mismatches the version that was",
+         "does not appear to have a file|ninja is required|mismatches the version that was|"
+         r"version incompatibility|distributionnotfound|unable to reliably start|"
+         r"not enough slots|"
+         r"error while loading shared|oci runtime \w+ failed|could not select device driver|"
+         r"container creation failed|error: [^\n]*please install",
          recurs=True),
     Rule("config.file", Kind.CONFIGURATION, SEV2,
          ("filenotfounderror", "no such file or directory", "notadirectoryerror",
           "isadirectoryerror", "can't open file", "cannot open file", "does not exist",
           "file not found", "没有那个文件或目录", "fileexistserror", "repositorynotfound",
-          "entrynotfounderror", "is not a local folder", "[errno 17]"),
+          "entrynotfounderror", "is not a local folder", "[errno 17]", "error no file named",
+          "can't load ", "datasetnotfounderror", "couldn't find a dataset", ": not found"),
          r"filenotfounderror|^[^\n]*(error|cannot|can't|fatal|python3?\S*:|execve|"
          r"failed)[^\n]*(no such file|does not exist|not found)|notadirectoryerror|"
          "isadirectoryerror|can.?t open file|fileexistserror|repositorynotfound|没有那个文件或目录|"
-         r"(repo|entry)\w*notfounderror|is not a local folder", recurs=True,
+         r"(repo|dataset|(?<!local)entry)\w*notfounderror|is not a local folder|"
+         "error no file named|"
+         r"oserror: can't load |sh: \d+: \S+: not found", recurs=True,
          unless="nccl warn"),
     Rule("config.permission", Kind.CONFIGURATION, SEV2,
          ("permissionerror", "permission denied", "[errno 13]", "operation not permitted",
           "unauthorized for url", "gatedrepoerror", "401 client error", "403 client error",
-          "access denied", "权限不够"), recurs=True),
+          "access denied", "权限不够"), recurs=True,
+         unless=r"cu(da|dnn|blas)\w* (error|failure)"),
     Rule("config.arguments", Kind.CONFIGURATION, SEV2,
          ("unrecognized arguments", "the following arguments are required", "invalid choice:",
           "expected one argument", "no such option", "misconfigurationexception",
@@ -83,7 +95,9 @@ RULES = (
           "view size is not compatible", "torch._dynamo", "graph break", "same dtype",
           "should be the same", "missing key in checkpoint", "takes no arguments",
           "unexpected keyword argument", "given groups=", "appears not to match",
-          "ddp expects same", "expected a non-empty", "expected a proper", "to have the same"),
+          "ddp expects same", "expected a non-empty", "expected a proper", "to have the same",
+          "recomputed values",
+          "tensors must be", "invalid scalar type"),
          "shapes cannot be multiplied|size mismatch for|expected all tensors|"
          "expected scalar type|the size of tensor a|does not require grad|graph a second time|"
          r"inplace operation|loading state_dict|key\(s\) in state_dict|"
@@ -92,7 +106,9 @@ RULES = (
          r'\" ?not implemented for|leaf variable|stack expects each|view size is not|same dtype|'
          "should be the same|given groups=|appears not to match|ddp expects same|"
          r"expected a (non-empty|proper)|missing key in checkpoint|input type \(|"
-         r"unexpected keyword argument|expected (input|tensor)[^\n]*(but|to have)", recurs=True),
+         r"unexpected keyword argument|expected (input|tensor)[^\n]*(but|to have)|"
+         r"recomputed values|tensors must be|invalid scalar type|"
+         r"torch\._dynamo\.exc\.(unsupported|usererror|torchruntimeerror)", recurs=True),
     Rule("memory.host", Kind.HOST_OOM, SEV2,
          ("memoryerror", "cannot allocate memory", "can't allocate memory", "[errno 12]",
           "std::bad_alloc", "defaultcpuallocator", "fork: cannot allocate", "arraymemoryerror",
@@ -133,13 +149,14 @@ RULES = (
           "fatal python error", "sigfpe", "sigill", "floating point exception", "segfault",
           "段错误", "speicherzugriffsfehler", "erreur de segmentation", "violación de segmento",
           "ошибка сегментирования", "access violation", "pure virtual method",
-          "stack overflow"),
+          "stack overflow", ": assertion "),
          "segmentation fault|sigsegv|double free|corrupted (size|double|unsorted|top)|"
          r"free\(\): invalid|malloc\(\): |munmap_chunk|stack smashing|illegal instruction|"
          r"fatal python error: (?!abort)|sig(fpe|ill)\b|floating point exception|"
          r"\bsegfault(?! at)\b|段错误|speicherzugriffsfehler|erreur de segmentation|"
          "violación de segmento|ошибка сегментирования|access violation|pure virtual|"
-         "stack overflow", tier=SYMPTOM, unless="potential root causes|possible (root )?causes"),
+         r"stack overflow|^\S+: [^\n]*: assertion [`']", tier=SYMPTOM,
+         unless="potential root causes|possible (root )?causes"),
     Rule("program.aborted", Kind.EXITED, SEV2,
          ("aborted", "core dumped", "sigabrt", "hangup", "systemexit", "terminated", "已放弃"),
          r"\baborted\b|已放弃|core dumped|sigabrt|(?m:^hangup$)|systemexit: [1-9]|"
@@ -157,7 +174,7 @@ RULES = (
 LAST_LINE = re.compile(
     r"(?m)^[^\n]{0,60}?(?<![\w.])((?:[a-z_]\w*\.)*(?!childfailed|calledprocess|processexited|"
     r"processraised|signalexc)"
-    r"[a-z_]\w*(?:error|exception|failure))\b *(?::|$)"
+    r"[a-z_]\w*(?<!_)(?:error|exception|failure))\b *(?::|$)"
 )
 
 

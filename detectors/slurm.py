@@ -31,10 +31,12 @@ RULES = (
     Rule("slurm.time_limit", Kind.TIME_LIMIT, NONE,
          ("due to time limit", "exceeded job time limit", "term_runlimit", "walltime",
           "timelimit", " timeout ", "jobstate=timeout", "longer than the specified deadline",
-          "due to deadline", "time limit exhausted", "reached time limit"),
+          "due to deadline", "time limit exhausted", "reached time limit", "exceeded time limit",
+          "timed out"),
          r"due to time limit|exceeded (job )?time limit|term_runlimit|walltime[^\n]*exceeded|"
          r"jobstate=timeout|specified deadline|\btimeout +(\d+-)?\d\d:\d\d:\d\d|\btimeout +0:\d|"
-         "due to deadline|time ?limit (reached|exhausted|exceeded)|reached time limit",
+         r"due to deadline|time ?limit (reached|exhausted|exceeded)|reached time limit|"
+         r"jobid=\d+[^\n]* (exceeded time limit|timed out)",
          tier=DECISIVE),
     Rule("slurm.preempted", Kind.PREEMPTION, NONE,
          ("due to preemption", "preempted", "preempting", "spot instance interruption",
@@ -47,10 +49,11 @@ RULES = (
          tier=DECISIVE, unless="due to preemption"),
     Rule("slurm.cancelled", Kind.CANCELLED, NONE,
          ("cancelled", "jobstate=cancelled", "due to job requeue", "force terminated job",
-          "interrupt (one more"),
+          "interrupt (one more", "request_kill_job rpc", "rpc_kill_job"),
          r"\*\*\* job \d+[^\n]* cancelled at (?![^\n]*due to (node|time|preempt))|"
          r"jobstate=cancelled|cancelled by \d+|due to job requeue|srun: interrupt|"
-         r"signal 9 to jobid|cancelled\+ ", tier=DECISIVE, unless="due to node failure|node_fail"),
+         r"signal 9 to jobid|cancelled\+ |\bcancelled +(\d+-)?\d\d:\d\d:\d\d|"
+         "rpc_kill_job: ", tier=DECISIVE, unless="due to node failure|node_fail"),
     Rule("slurm.step_cancelled", Kind.CANCELLED, NONE, ("cancelled at",),
          r"\*\*\* step [\d.]+ on \S+ cancelled at [\dt:-]+ \*\*\*", tier=SUMMARY,
          unless=r"job step aborted|exited with exit code|due to|error:(?!.*\*\*\*)"),
@@ -58,23 +61,28 @@ RULES = (
     Rule("kubernetes.evicted", Kind.STORAGE, SEV2,
          ("low on resource: ephemeral", "low on resource: disk",
           "ephemeral local storage usage exceeds"), tier=HARD, recurs=True),
-    Rule("kubernetes.memory", Kind.HOST_OOM, SEV2, ("low on resource: memory",), tier=HARD),
+    Rule("kubernetes.memory", Kind.HOST_OOM, SEV2,
+         ("low on resource: memory", "due to memory pressure"), tier=HARD),
     Rule("kubernetes.node", Kind.LOST, SEV1,
          ("nodenotready", "nodelost", "node is not ready", "host ec2", "instance terminated",
           "kubelet stopped posting"), blame=PEER, tier=DECISIVE),
     Rule("slurm.step_aborted", Kind.EXITED, SEV2,
-         ("job step aborted", "timed out waiting for job step"), blame=UNKNOWN, tier=Tier.HINT),
+         ("job step aborted", "timed out waiting for job step", "first task exited",
+          "aborted before step completely launched"), blame=UNKNOWN, tier=Tier.HINT),
     Rule("slurm.node_fail.job", Kind.LOST, SEV1, ("node_fail",), tier=DECISIVE),
     Rule("slurm.node_fail", Kind.LOST, SEV1,
          ("node failure on", "due to node failure", "due to failure of node", "on failed node",
           "not responding, setting down", "are still not ready", "setting down",
           "unexpectedly rebooted", "not responding", "missing from batch node",
           "lost communication", "resumetimeout", "wrong with the boot", "node_down",
-          "powered down unexpectedly", "down*", "fail*"),
-         "node failure on|due to (node failure|failure of node)|on failed node|setting down|"
+          "powered down unexpectedly", "down*", "fail*", "due to node",
+          "cancelled by node failure"),
+         r"node failure on|due to (node (\S+ )?failure|failure of node)|by node failure|"
+         "on failed node|setting down|"
          r"still not ready|unexpectedly rebooted|nodes? \S+ not responding|"
          "missing from batch node|lost communication with|resumetimeout|boot of the nodes|"
-         r"reason=not responding|state=down\S*not_responding|\b(down|fail)\*|not responding *(root|"
+         r"reason( set to: |=)not responding|state=down\S*not_responding|\b(down|fail)\*|"
+         "not responding *(root|"
          "slurm)", blame=PEER, tier=DECISIVE, unless=r"nfs: server|node_fail\b"),
     Rule("slurm.kill_failed", Kind.HANG, SEV1,
          ("kill task failed", "not ending with signals", "unkillable", "killtaskfailed"),
@@ -83,11 +91,12 @@ RULES = (
          ("oom-kill event", "oom_kill event", "out_of_me", "out of memory handler",
           "out-of-memory handler", "exceeded memory limit", "exceeded job memory limit",
           "step memory limit", "oom killed", "oom killer", "node running low on memory",
-          "oomkilled", "term_memlimit", "task 0: out of memory", "tasks: out of memory",
+          "oomkilled", "term_memlimit", "oom failure", "task 0: out of memory",
+          "tasks: out of memory",
           ": out of memory"),
          r"oom[-_]kill event|\bout_of_me\w*|out[- ]of[- ]memory handler|exceeded (job |"
          "step )?memory|oom ?kill(ed|er)|node running low on memory|term_memlimit|"
-         r"srun: error: [^\n]*out of memory", tier=HARD,
+         r"srun: error: [^\n]*out of memory|jobid=\d+ oom failure", tier=HARD,
          unless="cuda out of memory|potential root causes|detected 0 oom"),
     Rule("slurm.credential", Kind.CONFIGURATION, SEV1,
          ("credential expired", "job credential", "munge", "protocol authentication",
@@ -98,17 +107,20 @@ RULES = (
     Rule("slurm.prolog", Kind.EXITED, SEV1,
          ("prolog", "epilog", "batch job complete failure", "launch failed requeued held",
           "requeued in held state", "launch failure limit", "requeued held",
-          "slurmd could not", "plugin stack initialization failed"),
-         r"batch job complete failure|(prolog|epilog)[^\n]*(fail|error|status|timed out|hung|"
-         "exit code [1-9])|requeued (in )?held|launch failure limit|slurmd could not (execve|"
+          "slurmd could not", "plugin stack initialization failed", "launch_failed_requeued",
+          "requeued_in_held"),
+         r"batch job complete failure|(prolog|epilog)[^\n]*(fail|error|status|time(d |-)?out|"
+         "hung|unable|"
+         "exit code [1-9])|requeued[_ ](in[_ ])?held|launch failure limit|slurmd could not (execve|"
          "set up|connect)|plugin stack initialization failed", tier=HARD),
     Rule("slurm.registration", Kind.CONFIGURATION, SEV1,
          ("low realmemory", "low real_memory", "low socket", "low cpu", "low tmpdisk",
-          "low tmp disk", "different slurm.conf"), tier=HARD),
+          "low tmp disk"), tier=HARD),
     Rule("slurm.refused", Kind.CONFIGURATION, SEV1, ("_slurm_rpc_node_registration",),
          r"node_registration node=\S+ invalid argument", tier=Tier.SUMMARY),
     Rule("slurm.hardware", Kind.CONFIGURATION, NONE,
-         ("node configuration differs from hardware",), tier=Tier.HINT),
+         ("node configuration differs from hardware", "have a different slurm.conf"),
+         tier=Tier.HINT),
     Rule("slurm.health", Kind.SOFTWARE, SEV1,
          ("health check failed", "healthcheck failed", "nhc:", "health_check"),
          r"health ?check failed|nhc: [^\n]*(fail|error)|health_check[^\n]*fail", tier=Tier.SUMMARY),
@@ -119,13 +131,15 @@ RULES = (
           "memory specification can not", "invalid generic resource", "job violates",
           "invalid user id", "requested partition configuration", "unable to create step",
           "couldn't start container", "failed to import docker image", "container start failed",
-          "unable to layout tasks", "not found in the job", "failed to distribute tasks"),
+          "unable to layout tasks", "not found in the job", "failed to distribute tasks", "pyxis: ",
+          "lookup failure for node", "check slurm.conf", "mutually exclusive"),
          "requested (node|partition) configuration|invalid (account|partition|qos|generic|user)|"
          "unable to allocate resources: (?!.*(contact|timed out|connect))|"
          r"submission failed: (?!.*(contact|timed out|connect))|more processors|execve\(\)|"
          "couldn't chdir|memory specification|job violates|unable to create step|"
          "couldn't start container|failed to import docker|container start failed|layout tasks|"
-         "gres[^\n]*not found in the job|failed to distribute tasks",
+         "gres[^\n]*not found in the job|failed to distribute tasks|lookup failure for node|"
+         r"check slurm\.conf|are mutually exclusive|pyxis: [^\n]*(failed|couldn't)",
          recurs=True),
     Rule("slurm.controller.away", Kind.REFUSED, SEV3,
          ("slurm controller (connect failure", "controller (shutdown", "controller (receive"),
@@ -152,7 +166,9 @@ RULES = (
     Rule("slurm.script_gone", Kind.CONFIGURATION, SEV1,
          ("slurm_script: no such file", "container_p_join", "container_g_join"), tier=HARD),
     Rule("slurm.sacct_failed", Kind.EXITED, SEV2, ("failed ",),
-         r"\bfailed +(\d+-)?\d\d:\d\d:\d\d +\d+:\d+", tier=SUMMARY),
+         r"\bfailed +((\d+-)?\d\d:\d\d:\d\d +)?\d+:\d+\b", tier=SUMMARY),
+    Rule("slurm.daemon_fatal", Kind.CONFIGURATION, SEV1, ("fatal: ",), r"slurmd: fatal: ",
+         tier=SUMMARY),
 )
 # fmt: on
 

@@ -67,9 +67,9 @@ RULES = (
           "short write"), tier=Tier.HARDWARE,
          unless=r"connect to |nvme\d|dev sd"),
     Rule("fs.mount", Kind.STORAGE, SEV1,
-         ("check_fs_mount", "mount.nfs", "not mounted", "mount(2)", "mounting", "df command"),
+         ("check_fs_mount", "mount.", "not mounted", "mount(2)", "mounting", "df command"),
          r"check_fs_mount|mount[^\n]*(failed|timed out|not mounted)|not mounted",
-         tier=Tier.HARDWARE),
+         tier=Tier.HARDWARE, unless="transport endpoint|cgroup"),
     Rule("object.store", Kind.STORAGE, SEV3,
          ("botocore", "googleapis", "google.api_core", "s3", "clienterror", "gcsfs", "slowdown",
           "endpointconnectionerror", "azure.core.exceptions", "fsspec"),
@@ -91,7 +91,12 @@ RULES = (
           "bytes were requested, but", "data loss", "dataloss",
           "invalid magic number; corrupt file", "corrupt file", "could not read bytes",
           "failed locating file", "weights from pytorch checkpoint file",
-          "is not a folder containing", "missing key in checkpoint"),
+          "is not a folder containing"),
          tier=Tier.HARDWARE, recurs=True, unless="streamwriter"),
+    Rule("checkpoint.damaged", Kind.CHECKPOINT, SEV2, ("corrupt", "truncated", "incomplete"),
+         r"(checkpoint|ckpt|safetensors|weights|\.pth?\b|\.distcp|shard|archive)[^\n]*\b"
+         r"(corrupt|truncated|incomplete)|(corrupt\w*|truncated|incomplete) (checkpoint|ckpt|"
+         "shard)",
+         tier=Tier.HARDWARE, recurs=True),
 )
 # fmt: on

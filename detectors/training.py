@@ -41,7 +41,8 @@ RULES = (
     Rule("straggler.named", Kind.STRAGGLER, SEV1, ("straggler",),
          r"straggler[^\n]*(detected|rank|node|gpu|warning|affected)|detected straggler|(rank|"
          r"node|gpu)[^\n]*(is|are) (a )?straggler", blame=PEER, tier=Tier.TIMEOUT,
-         unless="no stragglers?|straggler detection (is )?(enabled|disabled|on|off|initialized)"),
+         unless=r"no stragglers?|: \[\]|straggler detection (is )?(enabled|disabled|on|off|"
+                  "initialized)"),
 )
 # fmt: on
 
