@@ -6,6 +6,7 @@ import pytest
 from world import World, kinds, running
 
 from unicrond.core.policy import Policy
+from unicrond.errors import Refused
 from unicrond.model.cluster import NodeState
 from unicrond.model.decision import ActionKind, Mode
 from unicrond.model.events import SignalArrived
@@ -210,3 +211,55 @@ def test_words_that_make_no_sense_are_passed_over(world: World) -> None:
     world.pass_seconds(5)
     assert world.performed == []
     assert world.core.state.incidents == {}
+
+
+def test_a_living_node_that_was_drained_is_given_back_once_the_run_goes_on(world: World) -> None:
+    job = running(world, min_nodes=1)
+    seen(world, "n2", None)
+    heals(world, job)
+    world.until(lambda: "n2" not in world.run(job).nodes, 10)
+    assert kinds(world).count(ActionKind.SHRINK) == 1
+    world.pass_seconds(60)
+    assert world.run(job).generation == 2
+    assert world.run(job).nodes == ("n1", "n3")
+    assert world.core.state.incidents == {}
+
+
+def test_two_living_nodes_are_given_back_and_no_other(world: World) -> None:
+    job = running(world, 4, min_nodes=1)
+    seen(world, "n2", None)
+    seen(world, "n4", None)
+    world.until(lambda: world.run(job).nodes == ("n1", "n3"), 30)
+    world.pass_seconds(30)
+    assert world.run(job).state is RunState.RUNNING
+    assert world.run(job).assignment.nodes == ("n1", "n3")
+
+
+def test_a_batch_host_that_was_drained_stays_with_its_job(world: World) -> None:
+    job = running(world, min_nodes=1)
+    seen(world, "n1", None)
+    heals(world, job)
+    world.pass_seconds(120)
+    assert ActionKind.SHRINK not in kinds(world)
+    assert world.run(job).assignment.nodes == ("n2", "n3")
+
+
+def test_a_node_that_slurm_will_not_take_back_is_asked_for_once(world: World) -> None:
+    def refuse(*_: object) -> None:
+        raise Refused("Requested operation is presently disabled")
+
+    job = running(world, min_nodes=1)
+    world.slurm.shrink = refuse  # type: ignore[method-assign]
+    seen(world, "n2", None)
+    heals(world, job)
+    world.pass_seconds(120)
+    assert kinds(world).count(ActionKind.SHRINK) == 1
+    assert "n2" in world.run(job).nodes
+
+
+def test_a_node_that_a_run_moved_off_on_its_agents_word_is_kept(world: World) -> None:
+    job = running(world, min_nodes=1)
+    seen(world, "n2", job)
+    heals(world, job)
+    world.pass_seconds(30)
+    assert "n2" in world.run(job).nodes

@@ -68,6 +68,13 @@ def drained_by_us(state: State, node: str) -> bool:
     return known is not None and known.reason.startswith(OUR_REASON)
 
 
+def drain_incident(state: State, node: str) -> int:
+    """The incident for which we drained this node, as Slurm keeps it; 0 where we did not."""
+    words = state.nodes[node].reason.split() if drained_by_us(state, node) else []
+    number = next((word[9:] for word in words if word.startswith("incident=")), "")
+    return int(number) if number.isdecimal() else 0
+
+
 def avoided(state: State, run: Run) -> frozenset[str]:
     """Nodes that we drained or are about to: no generation starts there."""
     ours = {name for name in state.nodes if drained_by_us(state, name)}

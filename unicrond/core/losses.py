@@ -4,6 +4,7 @@ suspected ──(Slurm says down, or three probes failed)──> confirmed
 suspected ──(taken from the job by a person, and well)──> released, not drained
 confirmed ──(lease over, budget left)──> drain ──> shrink ──> released
 suspected ──(heard again)──> returned;  ──(nobody confirms in time)──> unconfirmed, left alone
+left, drained by us while it is well enough to be heard ──> shrink ──> released
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from dataclasses import replace
 
 from unicrond.core import record
 from unicrond.core.cycle import Cycle
-from unicrond.core.guards import OUR_REASON, drains_left, lease_of
+from unicrond.core.guards import OUR_REASON, drain_incident, drains_left, lease_of
 from unicrond.model.cluster import Allocation, JobState, NodeState
 from unicrond.model.decision import Action, ActionKind, Outcome, OutcomeState
 from unicrond.model.incident import Proof
-from unicrond.model.run import Loss, LossState, Run
+from unicrond.model.run import Loss, LossState, Run, RunState
 
 PROBE_EVERY_SECONDS = 3.0
 
@@ -25,6 +26,7 @@ def advance(cycle: Cycle, run: Run) -> None:
     """Takes each unsettled loss of this run one step further, where we may act."""
     if not cycle.state.acts_for(run):
         return
+    run = _with_left(cycle, run)
     for loss in run.losses:
         if loss.state.settled or loss.waiting:
             continue
@@ -93,7 +95,7 @@ def _confirm(cycle: Cycle, run: Run, loss: Loss) -> None:
 def is_back(run: Run, node: str) -> bool:
     """Whether a lost node was heard since."""
     view, loss = run.agents.get(node), run.loss_of(node)
-    if view is None or loss is None or loss.state.settled:
+    if view is None or loss is None or loss.state.settled or loss.state is LossState.LEFT:
         return False
     return view.connected and view.last_heard > loss.since
 
@@ -146,9 +148,32 @@ def _give_back(cycle: Cycle, run: Run, loss: Loss) -> None:
         )
 
 
+def _with_left(cycle: Cycle, run: Run) -> Run:
+    """Nodes that we drained, once a generation runs without them: their ranks are proved gone."""
+    allocation = _allocation(cycle, run)
+    if not run.shunned or allocation is None or run.assignment is None:
+        return run
+    if run.state is not RunState.RUNNING or run.healing is not None:
+        return run
+    kept = {*run.assignment.nodes, allocation.batch_host}
+    deadline = cycle.now + cycle.state.policy.confirm_timeout_seconds
+    left = tuple(
+        Loss(node, incident_id, cycle.now, deadline, LossState.LEFT)
+        for node in allocation.nodes
+        if node in run.shunned and node not in kept and _is_unseen(run, node)
+        if (incident_id := drain_incident(cycle.state, node))
+    )
+    return cycle.put(replace(run, losses=(*run.losses, *left)[-64:])) if left else run
+
+
+def _is_unseen(run: Run, node: str) -> bool:
+    loss = run.loss_of(node)
+    return loss is None or loss.state in (LossState.RETURNED, LossState.UNCONFIRMED)
+
+
 def _given_back(run: Run) -> set[str]:
     """Slurm refuses to keep what it has taken already, and that is seen a little later."""
-    leaving = (LossState.DRAINED, LossState.RELEASED)
+    leaving = (LossState.DRAINED, LossState.LEFT, LossState.RELEASED)
     return {loss.node for loss in run.losses if loss.state in leaving}
 
 

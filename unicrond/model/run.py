@@ -123,11 +123,15 @@ class Healing:
 
 
 class LossState(StrEnum):
-    """suspected ──> confirmed ──> drained ──> released;  or ──> returned | unconfirmed | kept"""
+    """
+    suspected ──> confirmed ──> drained ──> released;  or ──> returned | unconfirmed | kept
+                                   left ───────┘
+    """
 
     SUSPECTED = "suspected"
     CONFIRMED = "confirmed"  # by Slurm or by a probe
     DRAINED = "drained"
+    LEFT = "left"  # alive, but drained by us, and the run goes on without it
     RELEASED = "released"  # given back to Slurm, or Slurm took it
     RETURNED = "returned"  # it was heard again before anybody confirmed its loss
     UNCONFIRMED = "unconfirmed"  # nobody confirmed it in time: left undrained
@@ -135,7 +139,12 @@ class LossState(StrEnum):
 
     @property
     def settled(self) -> bool:
-        return self not in (LossState.SUSPECTED, LossState.CONFIRMED, LossState.DRAINED)
+        return self not in _UNDER_WAY
+
+
+_UNDER_WAY = frozenset(
+    {LossState.SUSPECTED, LossState.CONFIRMED, LossState.DRAINED, LossState.LEFT}
+)
 
 
 @dataclass(frozen=True, slots=True)
