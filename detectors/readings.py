@@ -20,13 +20,14 @@ PORT_DOWN_SECONDS = 2.0  # what is back before was a flap
 LINK_ERRORS = 100  # a minute
 PCIE_REPLAYS = 100  # a minute
 PORT_ERRORS = 100  # a minute
+MEMORY_ERRORS = 1000  # a minute, corrected ones
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
     """One fault of one device. `where` tells devices of a node apart: "gpu 3", "mlx5_0/1"."""
 
-    source: str  # nvml | infiniband | cgroup | kernel
+    source: str  # nvml | infiniband | cgroup | kernel | edac
     kind: Kind
     severity: Severity
     where: str
@@ -119,6 +120,28 @@ def port_crept(where: str, before: Port, now: Port) -> Iterator[Sighting]:
     if errors >= PORT_ERRORS:
         evidence = f"{where}: {errors} symbol and receive errors"
         yield Sighting("infiniband", Kind.NETWORK, SEV3, where, evidence)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What one memory controller has counted since the node was started."""
+
+    uncorrected: int = 0
+    corrected: int = 0
+
+
+def memory_changed(where: str, before: Memory, now: Memory) -> Iterator[Sighting]:
+    errors = now.uncorrected - before.uncorrected
+    if errors > 0:
+        evidence = f"{where}: {errors} uncorrected memory errors"
+        yield Sighting("edac", Kind.HOST_MEMORY, SEV1, where, evidence)
+
+
+def memory_crept(where: str, before: Memory, now: Memory) -> Iterator[Sighting]:
+    errors = now.corrected - before.corrected
+    if errors >= MEMORY_ERRORS:
+        evidence = f"{where}: {errors} corrected memory errors within a minute"
+        yield Sighting("edac", Kind.HOST_MEMORY, SEV3, where, evidence)
 
 
 def oom_kills(before: int, now: int) -> Iterator[Sighting]:

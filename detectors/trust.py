@@ -65,7 +65,8 @@ BARS: Mapping[str, Bar] = {
     # wrong, so it takes more to lose it. A fault may spare training: progress refutes nothing.
     **dict.fromkeys(
         ("xid", "sxid", "gpu", "nvlink", "fabric", "pcie", "memory", "kernel", "oom", "host", "dma",
-         "port", "link", "ib", "nvml", "infiniband", "cgroup", "sensor", "rocm"),
+         "port", "link", "ib", "nvml", "infiniband", "cgroup", "edac", "sensor",
+         "rocm"),
         DEVICE,
     ),
     # Slow is not broken, and a loss may rise for good reasons: people first. That training goes on
@@ -94,6 +95,7 @@ SEEN_BY = {
              Kind.PCIE_AER),
     "infiniband": (Kind.PORT_DOWN, Kind.FLAPPING, Kind.NETWORK),
     "cgroup": (Kind.HOST_OOM,),
+    "edac": (Kind.HOST_MEMORY,),
 }  # fmt: skip
 # Rules that are functions: name to kind.
 FOUND: Mapping[str, Kind] = {

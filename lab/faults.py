@@ -4,7 +4,7 @@ rank, process   kill-rank stop-rank kill-agent hang exception nan straggler mend
 node            power-off power-on kill-slurmd start-slurmd
 cable           cut-link restore-link cut-management restore-management slow-link
 daemon          stop-slurmctld start-slurmctld kill-unicrond start-unicrond
-hardware        xid ecc nvlink gpu-lost throttle ib-down ib-flap oom mend-hardware
+hardware        xid ecc nvlink gpu-lost throttle ib-down ib-flap memory oom mend-hardware
 disk            disk-full mend-disk
 """
 
@@ -17,7 +17,7 @@ from functools import partial
 from lab import ailments, ground, mishaps, network, processes, services
 from lab.errors import LabError
 from lab.hardware import Hardware
-from lab.layout import LabPaths, LabSpec
+from lab.layout import LabPaths, LabSpec, node_address
 from lab.processes import Process
 
 
@@ -282,9 +282,10 @@ def power_on(place: Place, target: Target) -> Strike:
 
 
 def boot(place: Place, node: str) -> int:
-    """A node with its cable, before any service."""
+    """A node with its cable and its munged, before any other service."""
     init = ground.start_node(place.paths, place.head, node)
     network.plug_in(place.head, node, init)
+    services.start_munge_of(init, node_address(node))
     Hardware(init).make(place.spec.gpus_per_node)
     return init
 
@@ -323,6 +324,10 @@ def start_unicrond(place: Place, target: Target) -> Strike:
 def xid(place: Place, target: Target) -> Strike:
     node = Hardware(place.init(target))
     return partial(ailments.xid, node, _gpu(place, target), target.code)
+
+
+def memory(place: Place, target: Target) -> Strike:
+    return Hardware(place.init(target)).memory_error
 
 
 def mend_hardware(place: Place, target: Target) -> Strike:
@@ -377,6 +382,7 @@ FAULTS: dict[str, Callable[[Place, Target], Strike]] = {
     "xid": xid,
     **{kind: _gpu_fault(fault) for kind, fault in ailments.GPU_FAULTS.items()},
     **{kind: _port_fault(fault) for kind, fault in ailments.PORT_FAULTS.items()},
+    "memory": memory,
     "oom": oom,
     "mend-hardware": mend_hardware,
     "disk-full": disk_full,

@@ -53,7 +53,7 @@ mount -t tmpfs -o mode=1777 tmpfs /tmp
 mount -t tmpfs -o mode=1777 tmpfs /dev/shm
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir /run/munge /run/slurm
-mount --bind "$4/root/run/munge" /run/munge
+chown munge: /run/munge
 : >/run/unicron-lab
 trap : HUP INT TERM
 while :; do sleep 3600 & wait; done

@@ -1,7 +1,7 @@
 """The hardware of a lab's nodes: files that the sensors read in place of a driver and a kernel.
 
-/run/unicron-nvml   what libnvidia-ml.so.1 answers       /run/unicron-sys  InfiniBand, cgroup events
-/run/unicron-kmsg   the kernel log, as of /dev/kmsg
+/run/unicron-nvml   what libnvidia-ml.so.1 answers       /run/unicron-sys  InfiniBand, cgroup events,
+/run/unicron-kmsg   the kernel log, as of /dev/kmsg                        EDAC
 Each node has a /run of its own, so each has hardware of its own; it is well after a power-on.
 """
 
@@ -13,6 +13,7 @@ from lab import nvml, processes
 KERNEL_LOG = "/run/unicron-kmsg"
 SYS = "/run/unicron-sys"
 PORT = "class/infiniband/mlx5_0/ports/1"
+MEMORY = "devices/system/edac/mc/mc0"
 POWER_BRAKE = 0x88
 XID = 0x08
 DOUBLE_BIT_ECC = 0x02
@@ -42,6 +43,10 @@ class Hardware:
         self._file(KERNEL_LOG).touch()
         self._port("4: ACTIVE", "5: LinkUp")
         self._memory_events()
+        memory = self._file(f"{SYS}/{MEMORY}")
+        memory.mkdir(parents=True, exist_ok=True)
+        for count in ("ue_count", "ce_count"):
+            (memory / count).write_text("0\n")
 
     # GPUs
     def gpu(self, number: int, name: str, value: int) -> None:
@@ -99,6 +104,11 @@ class Hardware:
                 folder = self._file(f"{SYS}/fs/cgroup/{controller}") / path.lstrip("/")
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / names[controller]).write_text("oom_kill 0\n")
+
+    def memory_error(self) -> None:
+        """One that was not corrected, in the controller's count alone."""
+        errors = self._file(f"{SYS}/{MEMORY}/ue_count")
+        errors.write_text(f"{int(errors.read_text()) + 1}\n")
 
     def kernel(self, message: str) -> None:
         log = self._file(KERNEL_LOG)

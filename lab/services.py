@@ -1,7 +1,7 @@
 """Starts and ends the daemons of a lab, each as the account it has on a real cluster.
 
     head   mariadbd (mysql)   munged (munge)   slurmdbd, slurmctld (slurm)   unicrond (unicron)
-    node   slurmd, unicron-sensor (root)
+    node   munged (munge)   slurmd, unicron-sensor (root)
 
 unicrond runs under a loop that stands in for systemd's Restart=always, RestartSec=200ms.
 """
@@ -56,6 +56,12 @@ def slurm_version() -> tuple[int, int]:
 
 def start_munge(head: int) -> None:
     run_in(head, "munge", ["munged", "--num-threads=4"])
+
+
+def start_munge_of(init: int, address: str) -> None:
+    """A node has one of its own: what is sealed there says so."""
+    own = [f"--{name}-file=/run/munge/{name}" for name in ("log", "seed")]
+    run_in(init, "munge", ["munged", f"--origin={address}", *own])
 
 
 def start_database(head: int) -> None:

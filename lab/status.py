@@ -61,7 +61,7 @@ def _node(
 
 def _of_the_node(process: processes.Process) -> bool:
     """Its own daemons, not a job's."""
-    return process.name in ("slurmd", "sleep") or "unicrond.sensor" in process.arguments
+    return process.name in ("slurmd", "munged", "sleep") or "unicrond.sensor" in process.arguments
 
 
 def slurm_states(head: int) -> dict[str, str]:

@@ -30,8 +30,9 @@ from unicrond.core.step import Core
 from unicrond.engine import Engine
 from unicrond.errors import BadInput, StoreUnavailable
 from unicrond.hands import ORDERS, on_slurm
-from unicrond.link.handshake import NO_RUN, Verdict
+from unicrond.link.handshake import NO_RUN, Claim, Verdict
 from unicrond.link.munge import MungeCredentials
+from unicrond.link.origin import Origins
 from unicrond.link.server import LinkServer
 from unicrond.link.tasks import end_all
 from unicrond.loop import Loop, SystemClock
@@ -78,6 +79,7 @@ class Daemon:
         self._planning = Planning(store, self._clock, worker_command(config))
         self._control = ControlServer(settings.control_socket, self._loop.emit, self._clock.now)
         self._threads = ThreadPoolExecutor(SLURM_THREADS, "slurm")
+        self._origins = Origins()
         self._in_flight: set[ActionKey] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._heartbeat_due = 0.0
@@ -110,18 +112,22 @@ class Daemon:
         await self._control.stop()
         await self._link.stop()
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._origins.close()
 
     # events in
     def _emit(self, event: Event) -> None:
         if not self._loop.emit(event):
             log.warning("no room for an event: %s", type(event).__name__)
 
-    def _owner(self, run_id: int, uid: int, node: str) -> Verdict:
+    def _owner(self, claim: Claim) -> Verdict:
         """Slurm's word on whose a job is; what we knew before counts until Slurm answered once."""
         state = self._core.state
+        run_id, uid, node = claim.identity.run_id, claim.uid, claim.identity.node
         if run_id == NO_RUN:
-            known = node in state.nodes
-            return Verdict("ok") if known else Verdict("retry", f"Slurm has not told of {node}")
+            known = state.nodes.get(node)
+            if known is None:
+                return Verdict("retry", f"Slurm has not told of {node}")
+            return self._origins.judge(claim.origin, node, known.address)
         job, run = state.allocations.get(run_id), state.runs.get(run_id)
         owner, nodes = (job.uid, job.nodes) if job else (run.uid, run.nodes) if run else (None, ())
         if owner is None:

@@ -18,7 +18,7 @@ import pytest
 from unicrond.link.client import DaemonLink
 from unicrond.link.fakecredentials import FakeRealm
 from unicrond.link.frames import Body
-from unicrond.link.handshake import Identity, Verdict
+from unicrond.link.handshake import Claim, Identity, Verdict
 from unicrond.link.server import LinkServer
 from unicrond.link.simulated import SimulatedAgents
 from unicrond.model.decision import Action, ActionKey, ActionKind, OutcomeState
@@ -101,8 +101,9 @@ class LinkWorld:
         return time.time()
 
     def _server(self, port: int) -> LinkServer:
-        def owner(run_id: int, uid: int, node: str) -> Verdict:
-            return Verdict("ok" if (run_id, uid) == (RUN, 1000) else "refused", "not the owner")
+        def owner(claim: Claim) -> Verdict:
+            mine = (claim.identity.run_id, claim.uid) == (RUN, 1000)
+            return Verdict("ok" if mine else "refused", "not the owner")
 
         credentials = self._realm.user(0)
         return LinkServer(("127.0.0.1", port), credentials, owner, self._emit, self)

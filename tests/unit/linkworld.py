@@ -11,7 +11,7 @@ from unicrond.link.channel import Channel
 from unicrond.link.client import DaemonLink
 from unicrond.link.fakecredentials import FakeRealm
 from unicrond.link.frames import Body
-from unicrond.link.handshake import SPEAKS, Identity, Verdict, Versions, dial_unicrond
+from unicrond.link.handshake import SPEAKS, Claim, Identity, Verdict, Versions, dial_unicrond
 from unicrond.link.pace import Pace
 from unicrond.link.server import Limits, LinkServer
 from unicrond.link.session import Hands, shake
@@ -73,6 +73,7 @@ class World:
         self.takes = True
         self.verdict = Verdict("ok")
         self.asked: list[tuple[int, int, str]] = []
+        self.origins: list[str] = []
         self._limits, self._speaks = limits, speaks
         self.server = self._new_server(0)
         self.port = 0
@@ -89,8 +90,10 @@ class World:
             self._limits,
         )
 
-    def _owner(self, run_id: int, uid: int, node: str) -> Verdict:
-        self.asked.append((run_id, uid, node))
+    def _owner(self, claim: Claim) -> Verdict:
+        who = claim.identity
+        self.asked.append((who.run_id, claim.uid, who.node))
+        self.origins.append(claim.origin)
         return self.verdict
 
     def _emit(self, event: Event, ack: Callable[[], None] | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import os
 import shutil
 import subprocess
@@ -83,6 +84,11 @@ def test_what_was_sealed_is_opened_with_the_user_who_sealed_it(place: Place) -> 
     payload = b'{"nonce": "\xc3\xa9", "lines": "a\\nb"}\n\nmore'
     opened = place.credentials.open(place.credentials.seal(payload, None))
     assert (opened.uid, opened.payload) == (place.uid, payload)
+
+
+def test_a_credential_tells_the_address_of_the_host_where_it_was_sealed(place: Place) -> None:
+    opened = place.credentials.open(place.credentials.seal(b"x", None))
+    assert ipaddress.ip_address(opened.origin)
 
 
 def test_an_empty_payload_is_a_payload(place: Place) -> None:

@@ -110,7 +110,7 @@ def test_an_agent_and_unicrond_end_with_one_key() -> None:
     play(acceptor, dialer)
     assert acceptor.end == Session(KEY, 1, ME, USER)
     assert dialer.end == Session(KEY, 1, None, DAEMON)
-    assert acceptor.judged == [Claim(ME, USER)]
+    assert acceptor.judged == [Claim(ME, USER, "127.0.0.1")]
 
 
 def test_two_agents_end_with_one_key_that_the_wire_does_not_show() -> None:

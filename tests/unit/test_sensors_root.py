@@ -10,12 +10,16 @@ from pathlib import Path
 import pytest
 from linkworld import DAEMON_UID, FAST, World, eventually
 
+from detectors.readings import Memory
 from detectors.verdict import Kind
 from unicrond.agent.sensors.runner import SensorOff, body
 from unicrond.link.client import DaemonLink
 from unicrond.link.handshake import NO_RUN, Identity, Verdict
 from unicrond.model.events import SignalArrived
+from unicrond.model.incident import Severity
+from unicrond.sensor.edac import Edac
 from unicrond.sensor.kernellog import KernelLog, judged
+from unicrond.sensor.mark import Mark
 
 XID = "NVRM: Xid (PCI:0000:10:00): 79, pid=1234, GPU has fallen off the bus."
 QUIET = "eth0: renamed from veth1"
@@ -199,3 +203,60 @@ def test_the_unit_lets_it_read_the_kernel_log_and_little_else() -> None:
     assert "CapabilityBoundingSet=CAP_SYSLOG" in unit
     assert "RestartPreventExitStatus=2" in unit
     assert not any(line.startswith("ProtectKernelLogs") for line in unit)
+
+
+def controller(root: Path, uncorrected: int = 0, corrected: int = 0, name: str = "mc0") -> None:
+    folder = root / "devices/system/edac/mc" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "ue_count").write_text(f"{uncorrected}\n")
+    (folder / "ce_count").write_text(f"{corrected}\n")
+
+
+def test_a_memory_error_that_was_not_corrected_is_told_once(tmp_path: Path) -> None:
+    controller(tmp_path, uncorrected=3)
+    edac = Edac(tmp_path)
+    assert list(edac.look()) == []  # they were there before
+    controller(tmp_path, uncorrected=4)
+    (seen,) = edac.look()
+    assert (seen.kind, seen.severity, seen.where) == (Kind.HOST_MEMORY, Severity.SEV1, "mc0")
+    assert list(edac.look()) == []
+
+
+def test_corrected_memory_errors_are_told_when_they_are_many_within_a_minute(
+    tmp_path: Path,
+) -> None:
+    now = [0.0]
+    edac = Edac(tmp_path, clock=lambda: now[0])
+    told = []
+    for minute in range(4):
+        controller(tmp_path, corrected=minute * 900)
+        told += edac.look()
+        now[0] += 60
+    assert told == []
+    controller(tmp_path, corrected=5000)
+    assert [s.severity for s in edac.look()] == [Severity.SEV3]
+
+
+def test_a_node_that_counts_no_memory_errors_has_nothing_to_look_at(tmp_path: Path) -> None:
+    with pytest.raises(SensorOff, match="no memory controller"):
+        list(Edac(tmp_path).look())
+
+
+def test_a_single_look_goes_on_from_the_counts_of_the_last_one(tmp_path: Path) -> None:
+    controller(tmp_path, uncorrected=1, corrected=7)
+    first = Edac(tmp_path)
+    list(first.look())
+    mark = Mark.from_text(Mark(4711, first.counts).to_text())
+    assert mark == Mark(4711, {"mc0": Memory(1, 7)})
+    controller(tmp_path, uncorrected=2, corrected=7)
+    assert len(list(Edac(tmp_path, mark.counts).look())) == 1
+    assert Mark.from_text("4711") == Mark(4711)
+
+
+def test_unicrond_learns_where_a_credential_was_sealed() -> None:
+    async def story(world: World) -> None:
+        link = sensor(world, 0)
+        told(link)
+        assert await link.drain(5)
+
+    assert play(story).origins == ["127.0.0.1"]

@@ -8,10 +8,11 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What a credential holds, and the user who sealed it."""
+    """What a credential holds, the user who sealed it, and the address of the host where."""
 
     uid: int
     payload: bytes
+    origin: str = ""
 
 
 class Credentials(Protocol):

@@ -16,24 +16,24 @@ class FakeRealm:
         self.now = 0.0
         self.lifetime_seconds = 300.0
         self._numbers = itertools.count(1)
-        self._boxes: dict[str, tuple[float, int, int | None, bytes]] = {}
+        self._boxes: dict[str, tuple[float, Opened, int | None]] = {}
         self._opened: set[str] = set()
 
-    def user(self, uid: int) -> FakeCredentials:
-        """The view of one user."""
-        return FakeCredentials(self, uid)
+    def user(self, uid: int, origin: str = "127.0.0.1") -> FakeCredentials:
+        """The view of one user on one host."""
+        return FakeCredentials(self, uid, origin)
 
-    def seal(self, uid: int, payload: bytes, for_uid: int | None) -> str:
+    def seal(self, opened: Opened, for_uid: int | None) -> str:
         self._check_available()
         text = f"FAKE:{next(self._numbers)}:"
-        self._boxes[text] = (self.now, uid, for_uid, payload)
+        self._boxes[text] = (self.now, opened, for_uid)
         return text
 
     def open(self, uid: int, text: str) -> Opened:
         self._check_available()
         if text not in self._boxes:
             raise Refused("the credential is not valid")
-        sealed_at, by_uid, for_uid, payload = self._boxes[text]
+        sealed_at, opened, for_uid = self._boxes[text]
         if for_uid not in (None, uid):
             raise Refused("the credential is for another user")
         if self.now - sealed_at > self.lifetime_seconds:
@@ -41,7 +41,7 @@ class FakeRealm:
         if text in self._opened:
             raise Refused("the credential was used before")
         self._opened.add(text)
-        return Opened(by_uid, payload)
+        return opened
 
     def _check_available(self) -> None:
         if not self.available:
@@ -51,12 +51,13 @@ class FakeRealm:
 class FakeCredentials:
     """The Credentials port as one user sees it."""
 
-    def __init__(self, realm: FakeRealm, uid: int) -> None:
+    def __init__(self, realm: FakeRealm, uid: int, origin: str) -> None:
         self._realm = realm
         self._uid = uid
+        self._origin = origin
 
     def seal(self, payload: bytes, for_uid: int | None) -> str:
-        return self._realm.seal(self._uid, payload, for_uid)
+        return self._realm.seal(Opened(self._uid, payload, self._origin), for_uid)
 
     def open(self, text: str) -> Opened:
         return self._realm.open(self._uid, text)

@@ -59,10 +59,11 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Who an agent says it is, and the user who proved it."""
+    """Who an agent says it is, the user who proved it, and the address of the host where."""
 
     identity: Identity
     uid: int
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,7 @@ def accept_agent(nonce: str, key: bytes, speaks: Versions = SPEAKS) -> Handshake
         return (yield from _refuse("the credential answers another hello", True, speaks))
     if payload.get("ranges") != _ranges(speaks, offered):
         return (yield from _refuse("the credential names other versions", True, speaks))
-    claim = Claim(_identity(payload), opened.uid)
+    claim = Claim(_identity(payload), opened.uid, opened.origin)
     verdict: Verdict = yield Judge(claim)
     if verdict.answer != "ok":
         return (yield from _refuse(verdict.sentence, verdict.answer == "retry", speaks))

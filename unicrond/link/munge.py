@@ -37,13 +37,13 @@ class MungeCredentials:
     def open(self, text: str) -> Opened:
         if len(text) > _CREDENTIAL_LIMIT_BYTES or not text.isascii():
             raise Refused("the credential is too long or not text")
-        command = ["unmunge", *self._options, "--numeric", "--keys=STATUS,UID"]
+        command = ["unmunge", *self._options, "--numeric", "--keys=STATUS,UID,ENCODE_HOST"]
         done = self._call(command, text.encode("ascii"))
         metadata, separator, payload = done.stdout.partition(b"\n\n")
         values = dict(_pair(line) for line in metadata.decode("ascii", "replace").splitlines())
         # The exit status alone is not trusted: where all children are reaped it may read 0.
         if done.returncode == 0 and separator and values.get("STATUS") == "0":
-            return Opened(int(values["UID"]), payload)
+            return Opened(int(values["UID"]), payload, values.get("ENCODE_HOST", ""))
         if done.returncode in _NO_SERVICE or (done.returncode == 0 and "STATUS" not in values):
             raise Unavailable(_words(done, "unmunge did not answer"))
         raise Refused(_BAD.get(done.returncode, _words(done, "the credential is not valid")))

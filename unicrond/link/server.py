@@ -60,9 +60,9 @@ Emit = Callable[[Event, Acknowledge | None], bool]
 """Takes an event, and what to call (in the loop) once it is stored, for those that are told once.
 False when it cannot take more now: what is told once is then told again later."""
 
-Owner = Callable[[int, int, str], Verdict]
-"""Whether Slurm job `run_id` belongs to `uid` and `node` is one of its nodes; for NO_RUN, whether
-`node` is one of the cluster's."""
+Owner = Callable[[Claim], Verdict]
+"""Whether the claimed Slurm job belongs to the user and the node is one of its nodes; for NO_RUN,
+whether the node is one of the cluster's, and the claim was made there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,7 @@ class LinkServer:
         who = claim.identity
         if who.run_id == NO_RUN and claim.uid != 0:
             return Verdict("refused", "only root speaks for a node")
-        verdict = self._owner(who.run_id, claim.uid, who.node)
+        verdict = self._owner(claim)
         if verdict.answer != "ok":
             return verdict
         return self._room_for(claim)

@@ -1,4 +1,5 @@
-"""unicron-sensor [--once]: follows the kernel log, or has one look at it and ends with 0.
+"""unicron-sensor [--once]: follows the kernel log and the memory's error counts, or has one look
+at them and ends with 0.
 
 As Slurm's HealthCheckProgram it must never end with another code: that drains nodes.
 """
@@ -14,6 +15,7 @@ import signal
 import socket
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,7 +28,9 @@ from unicrond.link.client import DaemonLink
 from unicrond.link.handshake import NO_RUN, Identity
 from unicrond.link.munge import MungeCredentials
 from unicrond.model.incident import SignalKind
+from unicrond.sensor.edac import Edac
 from unicrond.sensor.kernellog import KernelLog
+from unicrond.sensor.mark import Mark
 
 TICK_SECONDS = 0.25
 TELL_SECONDS = 10.0  # for what one look found to be stored
@@ -34,15 +38,14 @@ MARK = Path("/run/unicron-sensor.position")  # where the last single look ended
 
 
 def parser() -> argparse.ArgumentParser:
-    options = argparse.ArgumentParser(prog="unicron-sensor", description=__doc__.split("\n")[0])
+    options = argparse.ArgumentParser(prog="unicron-sensor", description=__doc__.split("\n\n")[0])
     options.add_argument("--once", action="store_true", help="one look since the last one")
     options.add_argument("--kernel-log", type=Path, default=Path("/dev/kmsg"), metavar="FILE")
     options.add_argument("--node", default="", help="this node's name in Slurm")
     return options
 
 
-def link_of(node: str) -> DaemonLink:
-    site = settings.load(settings.paths(os.environ))
+def link_of(node: str, site: settings.Settings) -> DaemonLink:
     if not site.unicrond:
         raise BadInput("agent.conf: `unicrond` is not set: nobody to tell")
     name = node or os.environ.get("SLURMD_NODENAME", "") or socket.gethostname().split(".")[0]
@@ -53,17 +56,24 @@ def link_of(node: str) -> DaemonLink:
     return link
 
 
+def last_mark() -> Mark:
+    try:
+        return Mark.from_text(MARK.read_text())
+    except (OSError, ValueError):
+        return Mark()
+
+
 def tell(link: DaemonLink, sighting: Sighting, count: int) -> None:
     logging.warning("signal count=%d %s: %s", count, sighting.kind, sighting.evidence)
     said = {"kind": SignalKind.HARDWARE.value, "age": 0.0, "generation": 0}
     link.send("signal", said | body(sighting, count))
 
 
-async def follow(link: DaemonLink, log: KernelLog) -> None:
+async def follow(link: DaemonLink, log: KernelLog, edac: Edac) -> None:
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    sensors = Sensors([log], lambda sighting, count: tell(link, sighting, count))
+    sensors = Sensors([log, edac], lambda sighting, count: tell(link, sighting, count))
     sensors.start(loop)
     dialing = loop.create_task(link.run())
     while not stop.is_set():
@@ -73,30 +83,33 @@ async def follow(link: DaemonLink, log: KernelLog) -> None:
     dialing.cancel()
 
 
-async def look_once(link: DaemonLink, log: KernelLog) -> None:
+async def look_once(link: DaemonLink, log: KernelLog, edac: Edac) -> None:
     """What could not be told is looked at again the next time."""
-    for sighting, count in (await asyncio.to_thread(log.look)).items():
+    for sighting, count in (await asyncio.to_thread(log.look) + memory_errors(edac)).items():
         tell(link, sighting, count)
     dialing = asyncio.get_running_loop().create_task(link.run())
     if await link.drain(TELL_SECONDS):
-        MARK.write_text(str(log.position))
+        MARK.write_text(Mark(log.position, edac.counts).to_text())
     dialing.cancel()
 
 
-def last_position() -> int | None:
+def memory_errors(edac: Edac) -> Counter[Sighting]:
     try:
-        return int(MARK.read_text())
-    except (OSError, ValueError):
-        return None
+        return Counter(edac.look())
+    except SensorOff as off:
+        logging.info("sensor=edac off: %s", off)
+        return Counter()
 
 
 def main(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
     try:
-        link = link_of(options.node)
-        log = KernelLog(options.kernel_log, last_position() if options.once else None)
-        asyncio.run((look_once if options.once else follow)(link, log))
+        site = settings.load(settings.paths(os.environ))
+        link, last = link_of(options.node, site), last_mark() if options.once else Mark()
+        log = KernelLog(options.kernel_log, last.position)
+        edac = Edac(Path(site.sys_root), last.counts)
+        asyncio.run((look_once if options.once else follow)(link, log, edac))
     except (BadInput, SensorOff) as error:
         print(f"unicron-sensor: {error}", file=sys.stderr)
         return 0 if options.once else 2
