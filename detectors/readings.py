@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from detectors.rules import NONE, SEV1, SEV2, SEV3, Text
-from detectors.verdict import Kind
+from detectors.verdict import Blame, Kind
 from detectors.xid import find
 from unicrond.model.incident import Severity
 
@@ -27,7 +27,7 @@ MEMORY_ERRORS = 1000  # a minute, corrected ones
 class Sighting:
     """One fault of one device. `where` tells devices of a node apart: "gpu 3", "mlx5_0/1"."""
 
-    source: str  # nvml | infiniband | cgroup | kernel | edac
+    source: str  # nvml | infiniband | cgroup | kernel | edac | output
     kind: Kind
     severity: Severity
     where: str
@@ -36,6 +36,13 @@ class Sighting:
     @property
     def key(self) -> tuple[str, str, str, str]:
         return self.source, self.kind, self.severity, self.where
+
+
+@dataclass(frozen=True, slots=True)
+class Printed(Sighting):
+    """Words of a rank that lives; `where` is the name of its file."""
+
+    blame: Blame = Blame.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The hardware of a lab's nodes: files that the sensors read in place of a driver and a kernel.
 
-/run/unicron-nvml   what libnvidia-ml.so.1 answers       /run/unicron-sys  InfiniBand, cgroup events,
-/run/unicron-kmsg   the kernel log, as of /dev/kmsg                        EDAC
+/run/unicron-nvml   what libnvidia-ml.so.1 answers    /run/unicron-sys  InfiniBand, cgroup events,
+/run/unicron-kmsg   the kernel log, as of /dev/kmsg                     memory controllers
 Each node has a /run of its own, so each has hardware of its own; it is well after a power-on.
 """
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
 
-from detectors.readings import Sighting
+from detectors.readings import Printed, Sighting
 from unicrond.agent import lease, slurm
 from unicrond.agent.conductor import Conductor
 from unicrond.agent.ending import Ending
@@ -105,7 +105,8 @@ class Agent:
         )
         self._daemon = self._link_to_unicrond()
         home = environment.get("UNICRON_HOME", "")
-        self._sensors = runner.Sensors(choice.sensors_of(settings, home), self._sighted)
+        sensors = choice.sensors_of(settings, home, self._node.ranks.files)
+        self._sensors = runner.Sensors(sensors, self._sighted)
 
     def _link_to_unicrond(self) -> DaemonLink | None:
         if not self._settings.unicrond:
@@ -325,9 +326,20 @@ class Agent:
             self._daemon.send("signal", {"age": 0.0, **body, "kind": kind.value})
 
     def _sighted(self, sighting: Sighting, count: int) -> None:
-        generation = self._node.state.generation
-        body = {**runner.body(sighting, count), "generation": generation}
-        self._signal(SignalKind.HARDWARE, body)
+        body = runner.body(sighting, count)
+        if isinstance(sighting, Printed):
+            self._printed(sighting, body)
+        else:
+            generation = self._node.state.generation
+            self._signal(SignalKind.HARDWARE, {**body, "generation": generation})
+
+    def _printed(self, said: Printed, body: Body) -> None:
+        """Of a rank that has ended meanwhile its exit tells more."""
+        launch = self._node.ranks.that_writes(said.where)
+        if launch is not None:
+            slot, data = launch.slot, {**body["data"], "blame": str(said.blame)}
+            about = {"rank": slot.rank, "member": slot.member, "generation": launch.generation}
+            self._signal(SignalKind.PRINTED, {**body, **about, "data": data})
 
     async def _tell_finished(self, exit_code: int, timeout_seconds: float) -> None:
         if self._daemon:

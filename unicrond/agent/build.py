@@ -17,14 +17,7 @@ PACKED = (
     "unicrond/agent/sensors",
     "unicrond/model",
     "unicrond/link",
-    "detectors/__init__.py",
-    "detectors/iterations.py",
-    "detectors/loss.py",
-    "detectors/pace.py",
-    "detectors/readings.py",
-    "detectors/rules.py",
-    "detectors/verdict.py",
-    "detectors/xid.py",
+    "detectors",
     "unicron",
 )
 MAIN = "from unicrond.agent.__main__ import main\nimport sys\nsys.exit(main(sys.argv[1:]))\n"

@@ -58,8 +58,15 @@ class Ranks:
 
     @property
     def launches(self) -> list[Launch]:
-        """Of ranks that run and were not told to end."""
-        return [ln for pid, (ln, _) in self._running.items() if pid not in self._stopping]
+        """Of ranks that run and were not told to end. Other threads may ask."""
+        running = tuple(self._running.items())
+        return [launch for pid, (launch, _) in running if pid not in self._stopping]
+
+    def files(self) -> list[Path]:
+        return [launch.output for launch in self.launches]
+
+    def that_writes(self, name: str) -> Launch | None:
+        return next((launch for launch in self.launches if launch.output.name == name), None)
 
     @property
     def running(self) -> dict[str, Slot]:

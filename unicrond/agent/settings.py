@@ -10,7 +10,7 @@ from pathlib import Path
 from unicrond.errors import BadInput
 
 DEFAULT_PORT = 7717
-SENSORS = ("nvml", "infiniband", "cgroup")
+SENSORS = ("nvml", "infiniband", "cgroup", "output")
 _TEXTS = ("unicrond_user", "sys_root", "nvml_library")
 
 

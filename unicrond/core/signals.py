@@ -9,7 +9,7 @@ from detectors.hang import Evidence, find
 from detectors.remedies import remedy
 from detectors.verdict import Kind, Verdict
 from transition.membership import NO_RESTART
-from unicrond.core import hardware, speed
+from unicrond.core import hardware, printed, speed
 from unicrond.core.cycle import Cycle
 from unicrond.core.trouble import Fault, report
 from unicrond.model.incident import Scope, Severity, Signal, SignalKind
@@ -17,6 +17,7 @@ from unicrond.model.run import Phase, Run
 
 RAISED = "exception.raised"
 
+MOST_QUOTED = 3  # of what ranks printed before a hang
 TOLD_AGAIN_SECONDS = 60.0  # of one run: what is slow once is often slow again
 
 
@@ -43,6 +44,8 @@ def on_signal(cycle: Cycle, signal: Signal) -> None:
             _on_exception(cycle, run, signal)
         case SignalKind.SLOW:
             _on_slow(cycle, run, signal)
+        case SignalKind.PRINTED:
+            printed.on_printed(cycle, run, signal)
         case SignalKind.LOSS:
             speed.on_loss(cycle, run, signal)
         case SignalKind.LEASE_EXPIRED:
@@ -107,8 +110,9 @@ def _on_exit(cycle: Cycle, run: Run, signal: Signal) -> None:
     verdict = classify_exit(code, number, last_words)
     rank, node, own = signal.rank, signal.node, verdict.blame != "peer"
     how = f"by signal {number}" if number is not None else f"with exit code {code}"
-    cause = hardware.explanation(cycle.state, run, signal) if verdict.kind == Kind.EXITED else None
-    kind = cause.kind if cause else str(verdict.kind)
+    kind, evidence = str(verdict.kind), last_words or signal.text
+    if verdict.kind == Kind.EXITED:
+        kind, evidence = _explained(cycle, run, signal, evidence)
     what = f"rank {rank} on {node} ended {how} ({kind})"
     if not own:
         rank, node, what = _culprit(run, rank, node, what)
@@ -129,9 +133,18 @@ def _on_exit(cycle: Cycle, run: Run, signal: Signal) -> None:
             remedy=remedy(verdict),
             program=True,
             final=code == NO_RESTART,
-            evidence=last_words or signal.text,
+            evidence=evidence,
         ),
     )
+
+
+def _explained(cycle: Cycle, run: Run, signal: Signal, evidence: str) -> tuple[str, str]:
+    """Why a rank ended whose exit does not tell: kind and evidence."""
+    cause = hardware.explanation(cycle.state, run, signal)
+    if cause is not None:
+        return cause.kind, evidence
+    said = printed.before_end(cycle.state, run, signal)
+    return (said.kind, f"{said.text}\n{evidence}") if said else (str(Kind.EXITED), evidence)
 
 
 def _on_exception(cycle: Cycle, run: Run, signal: Signal) -> None:
@@ -201,10 +214,15 @@ def _on_slow(cycle: Cycle, run: Run, signal: Signal) -> None:
     if finding is None:
         return
     rank, node, what = finding.rank, finding.node, finding.reason
+    said = printed.before_silence(cycle.state, run, cycle.now - evidence.seconds)
     if rank is None:
         rank, node, what = _culprit(run, rank, node, what)
+    if rank is None and said and said[0].own:
+        rank, node = said[0].rank, said[0].node
+        what = f"{what}; {said[0]}"
     del cycle.state.slow[run.run_id]
-    others = "; ".join(f"rank {e.rank} at {e.where}" for e in seen.values() if e.where)
+    stacks = (f"rank {e.rank} at {e.where}" for e in seen.values() if e.where)
+    others = "; ".join((*map(str, said[:MOST_QUOTED]), *stacks))
     report(
         cycle,
         run,

@@ -35,6 +35,7 @@ class State:
     delayed: set[ActionKey] = field(default_factory=set)  # waiting for Slurm to answer
     slow: dict[int, dict[int, Evidence]] = field(default_factory=dict)  # by run and rank
     suspected: dict[int, float] = field(default_factory=dict)  # by run, when last told
+    printed: dict[int, dict[int, Signal]] = field(default_factory=dict)  # by run and rank
     speeds: dict[int, Comparison] = field(default_factory=dict)  # by run
     reported: set[tuple[int, int, str]] = field(default_factory=set)  # run, generation, silent node
     hints: dict[str, Signal] = field(default_factory=dict)  # of hardware, newest by node
@@ -55,6 +56,7 @@ class State:
                 del self.runs[run.run_id]
                 self.slow.pop(run.run_id, None)
                 self.suspected.pop(run.run_id, None)
+                self.printed.pop(run.run_id, None)
                 self.speeds.pop(run.run_id, None)
                 self.vetoed = {key for key in self.vetoed if key[0] != run.run_id}
                 self.reported = {key for key in self.reported if key[0] != run.run_id}

@@ -34,6 +34,7 @@ _FROM_AGENTS = {
         SignalKind.EXCEPTION,
         SignalKind.SLOW,
         SignalKind.LOSS,
+        SignalKind.PRINTED,
         SignalKind.HARDWARE,
         SignalKind.LEASE_EXPIRED,
         SignalKind.START_FAILED,

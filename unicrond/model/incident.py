@@ -13,6 +13,7 @@ class SignalKind(StrEnum):
     SLOW = "slow"  # an iteration over 3 x the average; data: as detectors.hang.Evidence
     LOSS = "loss"  # data: not_a_number, iteration, loss, usual (detectors.loss)
     HARDWARE = "hardware"  # data: source, kind, severity, where, count (detectors.readings)
+    PRINTED = "printed"  # of failure, by a living rank; data: as HARDWARE, and blame
     LEASE_EXPIRED = "lease_expired"  # an agent stopped its ranks because it heard nobody
     START_FAILED = "start_failed"  # a generation could not be started on a node
 

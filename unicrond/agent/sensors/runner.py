@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from detectors.readings import Sighting, stuck
@@ -35,6 +35,7 @@ class _Watched:
     sensor: Sensor
     looking_since: float | None = None  # monotonic
     off: bool = False
+    repeats: Repeats = field(default_factory=Repeats)  # a flood of one hides no other's word
 
 
 class Sensors:
@@ -43,7 +44,6 @@ class Sensors:
     def __init__(self, sensors: Sequence[Sensor], tell: Callable[[Sighting, int], None]) -> None:
         self._watched = [_Watched(sensor) for sensor in sensors]
         self._tell = tell
-        self._repeats = Repeats()
         self._stopped = threading.Event()
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -64,8 +64,8 @@ class Sensors:
             if not watched.off and since is not None and now > since + limit:
                 watched.off = True
                 self._tell(stuck(watched.sensor.name, now - since), 1)
-        for sighting, count in self._repeats.due(now):
-            self._tell(sighting, count)
+            for sighting, count in watched.repeats.due(now):
+                self._tell(sighting, count)
 
     def _watch(self, watched: _Watched, loop: asyncio.AbstractEventLoop) -> None:
         sensor = watched.sensor
@@ -75,7 +75,7 @@ class Sensors:
                 seen = Counter(sensor.look())
                 watched.looking_since = None
                 if seen and not watched.off:
-                    loop.call_soon_threadsafe(self._take, seen)
+                    loop.call_soon_threadsafe(self._take, watched, seen)
         except SensorOff as off:
             watched.off = True
             log.info("sensor=%s off: %s", sensor.name, off)
@@ -83,10 +83,10 @@ class Sensors:
             if not loop.is_closed():  # the agent has ended meanwhile
                 raise
 
-    def _take(self, seen: Counter[Sighting]) -> None:
+    def _take(self, watched: _Watched, seen: Counter[Sighting]) -> None:
         now = time.monotonic()
         for sighting, count in seen.items():
-            if told := self._repeats.see(sighting, now, count):
+            if told := watched.repeats.see(sighting, now, count):
                 self._tell(sighting, told)
 
 
