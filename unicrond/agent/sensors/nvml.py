@@ -22,7 +22,8 @@ from unicrond.model.incident import Severity
 LIBRARY = "libnvidia-ml.so.1"
 CREEP_SECONDS = 60.0
 LOOK_SECONDS = 1.0
-FULL_LOOK_SECONDS = 5.0  # hundreds of calls
+FULL_LOOK_SECONDS = 5.0
+COUNT_SECONDS = 20.0  # link errors, which are judged by the minute: hundreds of calls
 MOST_LINKS = 18
 RECOVERY_FIELD = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 SLOWED = 0x08 | 0x40 | 0x80  # by hardware: at all, for heat, for power
@@ -46,7 +47,7 @@ class Nvml:
         self._last: dict[str, Gpu] = {}
         self._marks: dict[str, Gpu] = {}
         self._slowed_since: dict[str, float] = {}
-        self._marked_at = self._looked_at = self._full_at = 0.0
+        self._marked_at = self._looked_at = self._full_at = self._counted_at = 0.0
         self._events: Any = None
 
     def look(self) -> Iterator[Sighting]:
@@ -59,8 +60,12 @@ class Nvml:
         self._looked_at = now
         full = now >= self._full_at + FULL_LOOK_SECONDS
         self._full_at = now if full else self._full_at
+        counted = full and now >= self._counted_at + COUNT_SECONDS
+        self._counted_at = now if counted else self._counted_at
         for where, handle in self._gpus.items():
             gpu = self._read(where, handle, now, full)
+            if counted:
+                gpu = replace(gpu, link_errors=self._link_errors(where, handle, gpu.link_errors))
             yield from gpu_changed(where, self._last.get(where) or first_gpu(gpu), gpu)
             yield from gpu_crept(where, self._marks.get(where, gpu), gpu)
             self._last[where] = gpu
@@ -150,22 +155,24 @@ class Nvml:
             return replace(last, lost=False, ecc_volatile=volatile, ecc_aggregate=aggregate)
         known = 0, 0, last.remap_pending, last.remap_failed
         _, _, pending, failed = ask(known, api.nvmlDeviceGetRemappedRows, handle)
-        links, errors = self._look_at_links(where, handle)
         return Gpu(
             ecc_volatile=volatile,
             ecc_aggregate=aggregate,
             remap_pending=bool(pending),
             remap_failed=bool(failed),
-            links=links,
-            link_errors=last.link_errors if errors is None else errors,
+            links=self._links_up(where, handle),
+            link_errors=last.link_errors,
             pcie_replays=ask(last.pcie_replays, api.nvmlDeviceGetPcieReplayCounter, handle),
             slowed_seconds=self._slowed(where, handle, now),
             recovery=self._recovery(handle),
         )
 
-    def _look_at_links(self, where: str, handle: Any) -> tuple[frozenset[int], int | None]:
+    def _links_up(self, where: str, handle: Any) -> frozenset[int]:
+        state, links = self._api.nvmlDeviceGetNvLinkState, self._links[where]
+        return frozenset(n for n in links if self._ask(1, state, handle, n))
+
+    def _link_errors(self, where: str, handle: Any, last: int) -> int:
         api, links = self._api, self._links[where]
-        up = [n for n in links if self._ask(1, api.nvmlDeviceGetNvLinkState, handle, n)]
         counters = (
             api.NVML_NVLINK_ERROR_DL_REPLAY,
             api.NVML_NVLINK_ERROR_DL_RECOVERY,
@@ -173,7 +180,7 @@ class Nvml:
         )
         count = api.nvmlDeviceGetNvLinkErrorCounter
         errors = [self._ask(-1, count, handle, n, kind) for n in links for kind in counters]
-        return frozenset(up), None if -1 in errors else sum(errors)
+        return last if -1 in errors else sum(errors)
 
     def _slowed(self, where: str, handle: Any, now: float) -> float:
         reasons = self._ask(0, self._api.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
