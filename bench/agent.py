@@ -3,9 +3,9 @@
     scripts/bench agent [--only quiet,loud,flood,hook] [--seconds 20] [--pairs 2000]
 
 quiet    the installed agent with 8 ranks that print nothing, over 8 GPUs of the lab's driver
-loud     8 ranks print 50 MB/s together, mostly harmless; the same ranks without an agent beside it
+loud     8 ranks print 50 MB/s together, nothing but progress; the same without an agent beside them
 flood    800,000 copies of one Xid in 10 s in a kernel log, and one other fault in the midst
-hook     train steps of 0.1 s of a DistributedDataParallel on CPU, with the hook and without by turns
+hook     train steps of 0.1 s of a DistributedDataParallel on CPU, by turns with and without the hook
 May touch: processes of its own, a temporary folder (1 GB), the report.
 """
 
