@@ -5,7 +5,7 @@
 quiet    the installed agent with 8 ranks that print nothing, over 8 GPUs of the lab's driver
 loud     8 ranks print 50 MB/s together, nothing but progress; the same without an agent beside them
 flood    800,000 copies of one Xid in 10 s in a kernel log, and one other fault in the midst
-hook     train steps of 0.1 s of a DistributedDataParallel on CPU, by turns with and without the hook
+hook     train steps of 0.1 s of a DistributedDataParallel on CPU, the hook on and off by turns
 May touch: processes of its own, a temporary folder (1 GB), the report.
 """
 
