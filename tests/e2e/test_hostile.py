@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
+from typing import Any
 
 import pytest
 from stage import LOCKSTEP, Stage, Training, until
+
+from unicrond.slurm.cli import CommandLineSlurm
+from unicrond.slurm.watch import SystemClock
 
 pytestmark = pytest.mark.slurm
 
@@ -93,3 +97,33 @@ def test_an_agent_that_lies_harms_its_own_run_alone(stage: Stage) -> None:
     assert "drain" not in liars.kinds()
     assert stage.reasons() == {}
     assert stage.health()["ok"]
+
+
+def jobs(stage: Stage) -> dict[int, dict[str, Any]]:
+    return {item["job_id"]: item for item in stage.api("allocations")["items"]}
+
+
+def test_records_that_a_users_comment_forges_are_no_jobs_and_hide_none(stage: Stage) -> None:
+    """`scontrol show job` prints his line breaks as they are: whole records, like any other."""
+    victim = stage.training(nodes=2, user="alice")
+    fields = "UserId=bob(1) JobState=RUNNING NodeList=n[1-2] BatchHost=n1 TRES=gres/gpu=4"
+    forged = "\n".join(f"JobId={job} JobName=x {fields}" for job in (victim.job, 9999))
+    comment = f"x StdErr=/a StdIn=/b StdOut=/c Power= \n{forged}"
+    command = ["sbatch", "--parsable", "--output=/dev/null", "-N1", "--gpus-per-node=1"]
+    command += [f"--job-name=a\nJobId={victim.job} JobName=b", f"--comment={comment}"]
+    hostile = int(stage.lab.exec([*command, "--wrap", "sleep 600"], user="bob").stdout)
+
+    until("it is shown", lambda: hostile in jobs(stage))
+    troubles = (
+        CommandLineSlurm(SystemClock(), stage.lab.command([], user="unicron")).snapshot().error
+    )
+    assert f"job {victim.job}: shown twice" in troubles
+    assert "job 9999: no such job" in troubles
+    shown = jobs(stage)
+    assert 9999 not in shown
+    assert shown[victim.job]["user"] == "alice"
+    assert shown[victim.job]["state"] == "running"
+    victim.kill_rank(1)
+    victim.goes_on(generation=2)
+    assert stage.health()["ok"], "a user's nonsense is no trouble of Slurm"
+    assert stage.lab.exec(["scancel", str(hostile)], user="bob").returncode == 0

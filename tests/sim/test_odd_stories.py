@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from checkers import Checkers
 from world import World, kinds, running
 
 from db.memory import MemoryStore
 from unicrond.core.policy import Policy
+from unicrond.core.step import TICK_SECONDS
 from unicrond.model.decision import ActionKind, Mode
-from unicrond.model.events import AgentJoined, ModeSet, Registration, SignalArrived
+from unicrond.model.events import AgentJoined, ModeSet, Registration, SignalArrived, SnapshotTaken
 from unicrond.model.incident import Signal, SignalKind
 from unicrond.model.run import Phase, RunState
+from unicrond.slurm.parse import unknown_job
 
 
 @pytest.fixture
@@ -355,3 +359,22 @@ def test_the_lease_of_a_node_that_only_its_peers_heard_runs_from_their_last_word
     heals(world, job, within_seconds=30)
     assert world.clock.at - cut_at >= 5
     assert world.run(job).assignment.nodes == ("n1", "n2")
+
+
+def test_a_job_whose_record_makes_no_sense_is_told_once_and_slurm_is_well(world: World) -> None:
+    job = running(world)
+    seen = world.slurm.snapshot()
+    odd = replace(seen, allocations={**seen.allocations, 77: unknown_job(77)}, error="77 is odd")
+    world.tell(SnapshotTaken(odd))
+    world.tell(SnapshotTaken(odd))
+    world.pass_seconds(TICK_SECONDS)
+    assert world.core.state.slurm_error == ""
+    told = [entry.text for entry in world.store.journal if "Slurm" in entry.text]
+    assert told == ["Slurm's records of some jobs make no sense: 77 is odd"]
+    world.tell(SnapshotTaken(replace(odd, allocations={77: unknown_job(77)})))
+    world.pass_seconds(TICK_SECONDS)
+    assert world.core.state.slurm_error == "77 is odd"
+    world.tell(SnapshotTaken(seen))
+    world.pass_seconds(TICK_SECONDS)
+    assert world.core.state.slurm_error == ""
+    assert world.run(job).state is RunState.RUNNING

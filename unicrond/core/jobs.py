@@ -27,12 +27,7 @@ def on_snapshot(cycle: Cycle, snapshot: Snapshot) -> None:
     """Takes over what is known, then looks at each run's job."""
     state = cycle.state
     cycle.snapshot_changes = Changes(snapshot=snapshot)
-    if snapshot.error != state.slurm_error:
-        text = (
-            f"Slurm cannot be read: {snapshot.error}" if snapshot.error else "Slurm answers again"
-        )
-        cycle.note("note", text)
-        state.slurm_error = snapshot.error
+    _tell_troubles(cycle, snapshot)
     if snapshot.nodes is not None:
         state.nodes = snapshot.nodes
     if snapshot.allocations is None:
@@ -40,6 +35,28 @@ def on_snapshot(cycle: Cycle, snapshot: Snapshot) -> None:
     state.allocations, state.snapshot_at = snapshot.allocations, snapshot.at
     for run in state.live_runs():
         _look(cycle, run, snapshot.allocations.get(run.run_id))
+
+
+def _tell_troubles(cycle: Cycle, snapshot: Snapshot) -> None:
+    """Each once."""
+    state, doubt = cycle.state, ""
+    error = snapshot.error
+    if not _is_unread(snapshot):
+        error, doubt = "", error
+    if error != state.slurm_error:
+        cycle.note("note", f"Slurm cannot be read: {error}" if error else "Slurm answers again")
+    if doubt and doubt != state.slurm_doubt:
+        cycle.note("note", f"Slurm's records of some jobs make no sense: {doubt}")
+    state.slurm_error, state.slurm_doubt = error, doubt
+
+
+def _is_unread(snapshot: Snapshot) -> bool:
+    """By Slurm's fault or ours; a few jobs that make no sense are their users' doing."""
+    if snapshot.nodes is None or snapshot.allocations is None:
+        return True
+    if not all(node.raw_state for node in snapshot.nodes.values()):
+        return True
+    return {job.state for job in snapshot.allocations.values()} == {JobState.UNKNOWN}
 
 
 def _look(cycle: Cycle, run: Run, allocation: Allocation | None) -> None:

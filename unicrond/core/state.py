@@ -24,7 +24,8 @@ class State:
     nodes: Mapping[str, Node] = field(default_factory=dict)  # last known
     allocations: Mapping[int, Allocation] = field(default_factory=dict)  # last known
     snapshot_at: float = 0.0
-    slurm_error: str = ""
+    slurm_error: str = ""  # why it cannot be read
+    slurm_doubt: str = ""  # which of its records make no sense
     runs: dict[int, Run] = field(default_factory=dict)
     incidents: dict[int, Incident] = field(default_factory=dict)  # not closed
     pending: dict[ActionKey, tuple[Action, float]] = field(default_factory=dict)  # and when sent

@@ -16,7 +16,7 @@ from unicrond.slurm.parse import Jobs
 
 ShownAlone = Callable[[int, Mapping[str, Node]], Allocation]
 
-MOST_ASKED = 16  # jobs asked for one by one in a look; what is beyond stays unknown
+MOST_ASKED = 64  # jobs asked for one by one in a look; what is beyond stays unknown
 
 
 class Listing:
