@@ -39,8 +39,8 @@ from detectors.verdict import HARMLESS, Kind, Tier, Verdict
 PROGRAMS = ("config.", "python.", "torch.", "compile.")  # of no meaning in a kernel's log
 FILE_RULES = ("config.file", "net.timeout", "python.other", "unknown")
 # Slurm's daemons log as errors much that no job notices; what they die of is "fatal".
-DAEMON = re.compile(r"(?:\[[\dT:.-]+\] )?(?:slurmd|slurmctld)?(?:: )?error: (?!.*fatal)")
-HOUSEKEEPING = ("config.file", "config.permission", "config.arguments", "unknown")
+DAEMON = re.compile(r"(?:\[[\dTt:.-]+\] )?(?:slurmd|slurmctld)?(?:: )?error: (?!.*fatal)")
+HOUSEKEEPING = ("config.file", "config.permission", "config.arguments")
 # Who hears of a lost peer after its own last step has lost nothing.
 FINISHED = re.compile(r"\b(\d+)(?:it)?/\1(?:it)?\b[^\n]*(?:loss|rate|elapsed|it/s|\[)")
 HEAD, TAIL = 8_192, 32_768  # characters of a long text that are read
@@ -64,7 +64,8 @@ PREFILTER = Prefilter(
     hints=[phrase for rule in RULES if rule.pattern for phrase in rule.says],
 )
 HINT = re.compile(
-    r"traceback \(most recent|[a-z0-9](?:error|exception|failure)\b *(?::|$)|\bcore dumped\b|"
+    r"traceback \(most recent call last\):|[a-z0-9](?:error|exception|failure)\b *(?::|$)|"
+    r"\bcore dumped\b|"
     r"^\W*[ef]\d{4} \d\d:|\[[ef]\d{3,4} \d\d:|(?:^|: |\] ?)(?:error|fatal|critical|panic)\b|"
     r"(?:unknown|application|unhandled|uncaught)[\w ]* exception|"
     r"[\[|( ](?:error|fatal|critical)[\])|: ]|\bhas failed\b|\bfailed (?:to|with|because|due|:)|"
@@ -100,9 +101,7 @@ def judge(source_kind: str, text: str) -> Finding | None:
     if "dmesg" in source_kind:
         findings = [one for one in findings if not one.verdict.rule.startswith(PROGRAMS)]
     found = min(findings, key=lambda one: (-one.tier, one.position), default=None) or _hint(seen)
-    if found is None or ("slurm" in source_kind and _housekeeping(found.verdict)):
-        return None
-    return _in_company(found, seen)
+    return None if found is None else _in_company(found, seen)
 
 
 def _housekeeping(verdict: Verdict) -> bool:
@@ -166,7 +165,8 @@ def _hint(seen: Text) -> Finding | None:
     hint = KERNEL_HINT if "dmesg" in seen.source_kind else HINT
     for line in seen.lower.split("\n"):
         match = hint.search(line)
-        if match is not None and not NOT_A_HINT.search(line):
+        daemon = "slurm" in seen.source_kind and DAEMON.match(line) is not None
+        if match is not None and not daemon and not NOT_A_HINT.search(line):
             return finding(seen, position + match.start(), Tier.HINT, "unknown", Kind.SOFTWARE,
                            SEV2, UNKNOWN)  # fmt: skip
         position += len(line) + 1

@@ -33,7 +33,8 @@ RULES = (
           "rank(s) timed out", "not received the notify record", "from another rank",
           "timed out waiting for", "missing ranks", "hasn't joined", "have not joined",
           "haven't joined", "didn't join", "reached monitoredbarrier, but"),
-         r"monitoredbarrier(?! (time|call))|ncclabortedcomm|dump signal[^\n]*(from|due to)|"
+         r"monitoredbarrier(?! (time|call))|ncclabortedcomm|dump signal[^\n]*(from|"
+         r"due to)(?![^\n]*this local rank)|"
          r"notify record|"
          "has(n't| not) joined|have(n't| not) joined|didn't join|(timeout|exception|"
          "error) from another rank", blame=PEER, tier=TIMEOUT),

@@ -154,7 +154,9 @@ RULES = (
          "unavailable|not running|degraded|mismatch|exit code: [1-9])", tier=HARD,
          unless="nvswitch non-fatal error"),
     Rule("fabric.field", Kind.NVSWITCH, SEV1, ("fabric",),
-         r"fabric[^\n]*\n[^\n]*state *: *(in progress|not started|error)", tier=HARD),
+         r"fabric[^\n]*\n[^\n]*state *: *(in progress|not started|error)|"
+         r"fabric[^\n]*\n(?:[^\n]*\n)?[^\n]*status *: *(insufficient|error|fail|timeout)",
+         tier=HARD),
     Rule("pcie.replay", Kind.PCIE_AER, SEV1, ("pcie replay", "pci replay"),
          r"pcie? replay[^\n]*(detected|exceed|above|warning|fail|high)|(detected|"
          r"more than) [^\n]*pcie? replays", tier=HARD),

@@ -38,7 +38,7 @@ TABLE = tuple(
         ("configuration", r"\bconfig|argument|\boption\b|not (supported|installed|compatible)|"
          r"incompatible|\brequires\b|version (mismatch|conflict)", Kind.CONFIGURATION, SEV2, SELF),
         # What a program raises without a name of its own is its own matter.
-        ("raised", r"\b(runtimeerror|exception): ", Kind.USER_BUG, SEV2, SELF),
+        ("raised", r"\b(runtimeerror|exception): |^traceback", Kind.USER_BUG, SEV2, SELF),
     )
 )  # fmt: skip
 

@@ -2,7 +2,8 @@
 
     1. a process that is stopped, traced or dead while others wait        its own fault, for certain
     2. everyone is overdue, and all but a few wait in a collective        the few that are elsewhere
-    3. everyone is overdue                                                unknown: nobody is blamed
+    3. everyone is overdue, and all but a few are in a later collective   the few that are behind
+    4. everyone is overdue                                                unknown: nobody is blamed
 Short of that it is a suspicion: an iteration over 3 x the average may still end well.
 """
 
@@ -27,16 +28,24 @@ class Evidence:
     usual_seconds: float
     overdue: bool
     where: str = ""  # innermost line of its own stack, "" when it could not be had
+    collective: str = ""  # its last one in words, as its page has it: also of a stopped rank
+    collectives: int = 0  # how many it has begun, 0: not known
 
     @property
     def waits(self) -> bool:
         """Whether it sits in a collective, as far as its stack tells."""
         return any(part in self.where for part in WAITING)
 
+    @property
+    def place(self) -> str:
+        """Where it is, for a person; "" when nothing is known."""
+        at = f"at {self.where}" if self.where else ""
+        return ", ".join(part for part in (at, self.collective) if part)
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`rank` None: the run hangs, and nobody can be named. `rule` says by which of the three."""
+    """`rank` None: the run hangs, and nobody can be named. `rule` says by which of the four."""
 
     rank: int | None
     node: str
@@ -56,6 +65,11 @@ def find(evidence: Sequence[Evidence], world_size: int) -> Finding | None:
         seen = min(elsewhere, key=lambda e: e.rank)
         what = f"is at {seen.where}, while the others wait for it"
         return _blame(seen, what, "hang.elsewhere")
+    if behind := _behind(evidence, world_size):
+        seen = min(behind, key=lambda e: e.rank)
+        furthest = max(e.collectives for e in evidence)
+        what = f"is behind in the world's collectives: the others wait in number {furthest}"
+        return _blame(seen, what, "hang.behind")
     longest = max(evidence, key=lambda e: e.seconds)
     return Finding(
         None,
@@ -66,11 +80,20 @@ def find(evidence: Sequence[Evidence], world_size: int) -> Finding | None:
     )
 
 
+def _behind(evidence: Sequence[Evidence], world_size: int) -> list[Evidence]:
+    """The few that have begun fewer collectives than all the rest; where all can be compared."""
+    counts = {seen.collectives for seen in evidence}
+    if 0 in counts or len(counts) != 2:
+        return []
+    behind = [seen for seen in evidence if seen.collectives == min(counts)]
+    return behind if len(behind) <= FEW * world_size else []
+
+
 def _blame(seen: Evidence, what: str, rule: str) -> Finding:
     return Finding(
         seen.rank,
         seen.node,
         f"rank {seen.rank} on {seen.node} {what}: no train step for {seen.seconds:.1f} s, "
-        f"{seen.usual_seconds:.2f} s is usual",
+        f"{seen.usual_seconds:.2f} s is usual" + (f" ({seen.collective})" if seen.collective else ""),
         rule,
     )

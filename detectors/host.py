@@ -19,14 +19,16 @@ RULES = (
          ("[hardware error]", "edac", "mce:", "memory failure:", "machine check",
           "this is not a software error"),
          r"edac [^\n]*\bue\b|edac[^\n]*uncorrect|uncorrected|memory failure: 0x|"
-         "machine check exception|fatal machine check|event severity: (fatal|recoverable)|"
+         r"machine check exception|fatal machine check|mc\d+_status\[[^\]\n]*\|ue\||"
+         "system fatal error|"
+         r"event severity: (fatal|recoverable)|"
          r"handling mce memory error(?![^\n]*\bce\b)|uncorrectable (memory|ecc|error)", tier=HARD,
          unless=r"edac [^\n]*\d+ ce (?!.*\bue\b)|section_type: pcie"),
     Rule("pcie.firmware", Kind.PCIE_AER, SEV1, ("section_type: pcie",),
          r"(?s)severity: (fatal|recoverable).*section_type: pcie", tier=HARD),
     Rule("memory.poison", Kind.HOST_MEMORY, SEV1,
          ("hardware memory corruption", "hwpoison", "mca: ", "memory error on dimm",
-          "check_hw_physmem", "check_hw_mcelog"), tier=HARD),
+          "check_hw_physmem", "check_hw_mcelog", "memory errors  "), tier=HARD),
     Rule("memory.corrected", Kind.HOST_MEMORY, NONE,
          ("edac", "[hardware error]", "mce:", "corrected", "this is not a software error"),
          r"edac [^\n]*\bce\b|event severity: corrected|(?<!un)corrected error(, no action|$)|"
@@ -52,7 +54,7 @@ RULES = (
           "kernel bug at", "rcu_sched kthread starved", "unable to handle page fault", "oops:",
           "nmi watchdog: watchdog detected", "not syncing", "scheduling while atomic",
           "bad page state", "watchdog: bug", "workqueue lockup", "kernel oops",
-          "rcu_preempt detected"), tier=HARD,
+          "rcu_preempt detected", "lbug", ") assertion("), tier=HARD,
          unless=r"kernel\.(panic|hung)\w* *="),
     Rule("kernel.gpf", Kind.LOCKUP, SEV1, ("general protection fault",),
          r"(?<!traps: )\bgeneral protection fault[:,]", tier=HARD,
@@ -73,7 +75,7 @@ RULES = (
          ("i/o error", "jbd2", "medium error", "aborting journal", "failed command", "md/raid",
           "superblock", "ext4-fs error", "xfs (", "btrfs error", "nvme nvme", "buffer i/o",
           "read-only", "hostbyte=did_", "device offlined", "beyond end of device", "disk failure",
-          "no available path"),
+          "no available path", "to offline device"),
          r"ext4-fs error|(ext4|btrfs)[^\n]*: (i/o error|remounting)|"
          r"xfs \([^)]*\): [^\n]*(i/o error|corruption|shutting down|"
          r"shutdown|error -\d|internal error)|hostbyte=did_(?!ok)|device offlined|"
@@ -82,6 +84,7 @@ RULES = (
          "reset failure)|critical (medium|target) error|jbd2: error|aborting journal|"
          r"ata\d[^\n]*failed command|nvme\d+n\d+: i/o cmd[^\n]*i/o error|"
          r"raid\d*[^\n]*disk failure|md/raid[^\n]*failed|beyond end of device|no available path|"
+         "to offline device|"
          r"superblock write|remounting filesystem read-only|"
          "blk_update_request", tier=HARD),
 )

@@ -117,6 +117,7 @@ RULES = (
          r"link_?downed(counter)?['\"]?[ :=.]+[1-9]", tier=HARD),
     Rule("net.cqe", Kind.NETWORK, SEV3, ("dump error cqe", "dump_cqe", "error cqe"),
          blame=UNKNOWN, tier=SYMPTOM),
+    Rule("net.mpi", Kind.NETWORK, SEV3, ("btl_tcp_endpoint",), blame=UNKNOWN, tier=SYMPTOM),
     Rule("net.watchdog", Kind.NETWORK, SEV1,
          ("netdev watchdog", "transmit queue", "tx timeout"),
          r"netdev watchdog|transmit queue \d+ timed out|: tx timeout", tier=HARD),

@@ -49,15 +49,18 @@ RULES = (
          tier=DECISIVE, unless="due to preemption"),
     Rule("slurm.cancelled", Kind.CANCELLED, NONE,
          ("cancelled", "jobstate=cancelled", "due to job requeue", "force terminated job",
-          "interrupt (one more", "request_kill_job rpc", "rpc_kill_job"),
+          "interrupt (one more", "request_kill_job rpc", "rpc_kill_job",
+          "forcing job termination"),
          r"\*\*\* job \d+[^\n]* cancelled at (?![^\n]*due to (node|time|preempt))|"
          r"jobstate=cancelled|cancelled by \d+|due to job requeue|srun: interrupt|"
          r"signal 9 to jobid|cancelled\+ |\bcancelled +(\d+-)?\d\d:\d\d:\d\d|"
-         "rpc_kill_job: ", tier=DECISIVE, unless="due to node failure|node_fail"),
+         "rpc_kill_job: |forcing job termination", tier=DECISIVE,
+         unless="due to node failure|node_fail|exceeded (job )?memory limit|oom.kill event"),
     Rule("slurm.step_cancelled", Kind.CANCELLED, NONE, ("cancelled at",),
          r"\*\*\* step [\d.]+ on \S+ cancelled at [\dt:-]+ \*\*\*", tier=SUMMARY,
          unless=r"job step aborted|exited with exit code|due to|error:(?!.*\*\*\*)"),
-    Rule("slurm.task_failure", Kind.EXITED, SEV2, ("due to task failure",), tier=SUMMARY),
+    Rule("slurm.task_failure", Kind.EXITED, SEV2, ("due to task failure",), blame=UNKNOWN,
+         tier=SUMMARY),
     Rule("kubernetes.evicted", Kind.STORAGE, SEV2,
          ("low on resource: ephemeral", "low on resource: disk",
           "ephemeral local storage usage exceeds"), tier=HARD, recurs=True),
@@ -76,9 +79,11 @@ RULES = (
           "unexpectedly rebooted", "not responding", "missing from batch node",
           "lost communication", "resumetimeout", "wrong with the boot", "node_down",
           "powered down unexpectedly", "down*", "fail*", "due to node",
-          "cancelled by node failure"),
+          "cancelled by node failure",
+          "marked down"),
          r"node failure on|due to (node (\S+ )?failure|failure of node)|by node failure|"
-         "on failed node|setting down|"
+         "on failed node|setting down|marked down|"
+         r"(?s:reason[^\n]*nodelist.*not responding)|"
          r"still not ready|unexpectedly rebooted|nodes? \S+ not responding|"
          "missing from batch node|lost communication with|resumetimeout|boot of the nodes|"
          r"reason( set to: |=)not responding|state=down\S*not_responding|\b(down|fail)\*|"
@@ -169,6 +174,8 @@ RULES = (
          r"\bfailed +((\d+-)?\d\d:\d\d:\d\d +)?\d+:\d+\b", tier=SUMMARY),
     Rule("slurm.daemon_fatal", Kind.CONFIGURATION, SEV1, ("fatal: ",), r"slurmd: fatal: ",
          tier=SUMMARY),
+    Rule("slurm.controller_fatal", Kind.CONFIGURATION, SEV2, ("fatal: ",),
+         r"slurm(ctld|dbd): fatal: ", tier=SUMMARY),
 )
 # fmt: on
 

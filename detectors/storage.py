@@ -43,7 +43,7 @@ RULES = (
          r"will wait for recovery|lustreerror:|lneterror:|lustre: [^\n]*(timed out|was lost|"
          r"network error|"
          r"slow reply|unable to|not available)|lnet: [^\n]*(timed out|timeout|error)",
-         blame=PEER, tier=Tier.HARDWARE, unless="evicted"),
+         blame=PEER, tier=Tier.HARDWARE, unless=r"evicted|\) assertion\("),
     Rule("fs.server", Kind.STORAGE, SEV3,
          ("libceph:", "ceph:", "beegfs", "mmfs", "gpfs", "weka", "glusterfs", "rpc: "),
          r"(libceph|ceph): [^\n]*(down|hung|socket closed|connect error|timed out|lost)|(beegfs|"

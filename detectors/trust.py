@@ -84,6 +84,7 @@ SENSED: Mapping[str, Kind] = {
     "slurm.ended": Kind.EXITED,
     "hang.halted": Kind.HANG,
     "hang.elsewhere": Kind.HANG,
+    "hang.behind": Kind.HANG,
     "hang.overdue": Kind.HANG,
     "exception.raised": Kind.SOFTWARE,
     "straggler.own_time": Kind.STRAGGLER,
