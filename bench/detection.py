@@ -15,8 +15,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -25,23 +23,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench.report import ROOT, Figure, figure, finish, tell
-from bench.spine import Bench, raised
-from bench.trainings import USER, MeasurementError, StepLog
-from lab import Lab, LabError
-from lab.services import slurm_version
+from bench.report import ROOT, Figure, figure, tell
+from bench.rig import HEALED_SECONDS, Bench, count, raised, report
+from bench.trainings import START_SECONDS, USER, MeasurementError, StepLog, Torchrun
+from lab import Lab
 
 RANKS, NODES, GPUS = 2, 3, 8
 STEP_SECONDS = 0.1
 BETWEEN_STEPS = 30  # enough for the pace to be known
-START_SECONDS = HEALED_SECONDS = 60.0
 KNOWN_SECONDS = 30.0
 HANG_OF_TORCHRUN_SECONDS = 20.0
 HANG_GOAL = 3 * STEP_SECONDS + 0.5
 SCRIPT = ROOT / "bench/breakable.py"
 PROGRAM = ["python", SCRIPT.name]
 FAILED = re.compile(r"\bE(\d\d)(\d\d) (\d\d:\d\d:\d\d\.\d+) .*failed \(exitcode")
-TORCHRUN = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1", "TZ": "UTC"}
 
 
 def rank_process(folder: Path, rank: int) -> int:
@@ -106,16 +101,9 @@ class UnderUnicron(Broken):
 class UnderTorchrun(Broken):
     def __init__(self, folder: Path, ranks: int) -> None:
         super().__init__(folder)
-        options = [
-            f"--nproc-per-node={ranks}", "--max-restarts=1000", "--monitor-interval=0.1",
-            "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1",
-        ]  # fmt: skip
         with (folder / "stderr").open("w") as errors:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "torch.distributed.run", *options, str(SCRIPT)],
-                env={**os.environ, **TORCHRUN}, stdout=errors, stderr=errors, cwd=folder,
-                start_new_session=True,
-            )  # fmt: skip
+            torchrun = Torchrun(folder, ranks, [str(SCRIPT)], errors, errors)
+        self.end = torchrun.end
         self.log.wait(lambda _: True, START_SECONDS)
 
     def knows_after(self, at: float, within_seconds: float) -> float | None:
@@ -129,14 +117,6 @@ class UnderTorchrun(Broken):
 
     def _errors(self) -> str:
         return (self.folder / "stderr").read_text(errors="replace")
-
-    def end(self) -> None:
-        self._process.terminate()
-        try:
-            self._process.wait(20)
-        except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait(5)
 
 
 def _moment(found: re.Match[str]) -> float:
@@ -330,23 +310,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="scripts/bench detection", description=__doc__.split("\n")[0]
     )
-    parser.add_argument("--repeats", type=_count, default=20, help="of each fault but cut links")
-    parser.add_argument("--cuts", type=_count, default=6, help="pulled cables")
-    parser.add_argument("--lab", default="detection", help="name of the lab to make")
-    options = parser.parse_args()
-    try:
-        figures, notes = measure(options)
-    except (LabError, MeasurementError) as error:
-        tell(f"detection: {error}")
-        return 2
-    major, minor = slurm_version()
-    return finish("detection", figures, notes, ["torch"], {"slurm": f"{major}.{minor:02d}"})
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 0 < int(text) <= 1000:
-        raise argparse.ArgumentTypeError(f"{text!r}: choose a number from 1 to 1000")
-    return int(text)
+    parser.add_argument("--repeats", type=count, default=20, help="of each fault but cut links")
+    parser.add_argument("--cuts", type=count, default=6, help="pulled cables")
+    return report("detection", parser, measure)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How long a real training on a real Slurm cluster stands still when something breaks.
 
-    scripts/bench spine [--repeats 10] [--pairs 5] [--cuts 6] [--lab bench]
+    scripts/bench spine [--repeats 10] [--pairs 5] [--cuts 6] [--lab spine]
 
 On a lab of 4 nodes and 4 ranks, over and over: SIGKILL for a rank, alone and side by side with
 torchrun on this machine; SIGKILL for unicrond; a pulled cable. All processes share one clock: a
@@ -11,102 +11,28 @@ that the training writes. Needs root and what scripts/setup installs; about ten 
 from __future__ import annotations
 
 import argparse
-import os
-import random
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
 
-from bench.report import Figure, figure, finish, tell
+from bench.report import Figure, figure, tell
+from bench.rig import HEALED_SECONDS, Bench, count, raised, report
 from bench.trainings import MeasurementError, Training, UnderTorchrun, UnderUnicron
-from db.queries import Queries
-from lab import Lab, LabError, LabSpec, processes
+from lab import processes
 from lab.cluster import labs
-from lab.configuration import unicron_toml
-from lab.services import slurm_version
 from unicrond.config import Settings
 from unicrond.core.policy import Policy
 from unicrond.model.decision import ActionKind
-from unicrond.model.incident import Incident
 
 RANKS = 4
 EXAMPLE = ["--steps", "1000000", "--step-seconds", "0.2", "--checkpoint-every", "10"]
-# A script that tells no iterations makes progress by living on: here after a second, so that one
-# run can be broken over and over.
-POLICY = "[policy]\nprogress_seconds = 1\nrestarts_per_hour = 1000\ndrains_per_hour = 1000\n"
 BETWEEN_STEPS = 12  # train steps of quiet between two faults
-HEALED_SECONDS = 60.0
 CUT_HEALED_SECONDS = 90.0
 BACK_SECONDS = 30.0
-IDLE_SECONDS = 120.0
 WATCHED_SECONDS = 6.0  # of training, before and after unicrond is killed
-
-
-class Bench:
-    """A lab with its store at hand."""
-
-    def __init__(self, lab: Lab) -> None:
-        self.lab = lab
-        self.loads: list[float] = []
-        self._chance = random.Random(1)
-        database = lab.paths.inside(Settings().database_url.removeprefix("sqlite:///"))
-        self.store = Queries(f"sqlite:///{database}")
-
-    def pause(self) -> None:
-        """So that faults do not keep step with beats, ticks and train steps."""
-        self.loads.append(os.getloadavg()[0])
-        time.sleep(self._chance.random())
-
-    def incident_after(self, run_id: int, at: float) -> Incident:
-        """The incident of this run that was opened after `at`, once it is over."""
-        deadline = time.monotonic() + HEALED_SECONDS
-        while time.monotonic() < deadline:
-            items = self.store.incidents(run_id=run_id).items
-            found = [i for i in items if i.opened_at >= at and not i.only_told]
-            if found and found[-1].closed_at:
-                return found[-1]
-            time.sleep(0.05)
-        raise MeasurementError(f"run {run_id}: no incident since the fault was resolved")
-
-    def last_outcome(self, incident: Incident, kind: ActionKind) -> float:
-        outcomes = [act.outcome for act in self.store.acts(incident.incident_id)
-                    if act.action.kind is kind and act.outcome]  # fmt: skip
-        if not outcomes:
-            raise MeasurementError(f"incident {incident.incident_id}: no {kind} had an outcome")
-        return max(outcome.at for outcome in outcomes)
-
-    def new_training(self, name: str) -> UnderUnicron:
-        return UnderUnicron(self.lab, name, ["--min-nodes", "2"], EXAMPLE)
-
-    def all_idle(self) -> None:
-        """Takes back what unicrond drained, and waits for every node."""
-        deadline = time.monotonic() + IDLE_SECONDS
-        while True:
-            states = {node.name: node.slurm_state or "" for node in self.lab.status().nodes}
-            if all(state == "IDLE" for state in states.values()):
-                return
-            if time.monotonic() > deadline:
-                raise MeasurementError(f"the nodes do not become idle: {states}")
-            for node, state in states.items():
-                if "DRAIN" in state:
-                    self.lab.exec(["scontrol", "update", f"NodeName={node}", "State=UNDRAIN"])
-            time.sleep(0.5)
-
-
-@contextmanager
-def raised(name: str, nodes: int = RANKS, gpus: int = 1) -> Iterator[Bench]:
-    lab = Lab(name)
-    toml = unicron_toml() + POLICY
-    lab.up(LabSpec(nodes=nodes, gpus_per_node=gpus, unicrond=True, unicron_toml=toml))
-    try:
-        yield Bench(lab)
-    finally:
-        lab.down()
 
 
 # ------------------------------------------------------------ SIGKILL of a rank
@@ -131,6 +57,10 @@ class Kills:
             figure(f"{title}: all new ranks started", "s", self.started),
             figure(f"{title}: first new train step", "s", self.trained, goal=6.0, worst=True),
         ]
+
+
+def new_training(bench: Bench, name: str) -> UnderUnicron:
+    return UnderUnicron(bench.lab, name, ["--min-nodes", "2"], EXAMPLE)
 
 
 def kills(bench: Bench, training: UnderUnicron, repeats: int) -> Kills:
@@ -283,7 +213,7 @@ def cuts(bench: Bench, repeats: int) -> Cuts:
     seen = Cuts()
     for number in range(repeats):
         node = "n1" if number % 2 else f"n{RANKS - number // 2 % (RANKS - 1)}"
-        training = bench.new_training(f"cut-{number}")
+        training = new_training(bench, f"cut-{number}")
         seen.submitted.append(training.first.at - training.submitted_at)
         generation = training.log.more(BETWEEN_STEPS).generation
         bench.pause()
@@ -302,29 +232,15 @@ def cuts(bench: Bench, repeats: int) -> Cuts:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/bench spine", description=__doc__.split("\n")[0])
-    parser.add_argument("--repeats", type=_count, default=10, help="SIGKILLs of either kind")
-    parser.add_argument("--pairs", type=_count, default=5, help="SIGKILLs in turns with torchrun")
-    parser.add_argument("--cuts", type=_count, default=6, help="pulled cables")
-    parser.add_argument("--lab", default="bench", help="name of the lab to make")
-    options = parser.parse_args()
-    try:
-        figures, notes = measure(options)
-    except (LabError, MeasurementError) as error:
-        tell(f"spine: {error}")
-        return 2
-    major, minor = slurm_version()
-    return finish("spine", figures, notes, ["torch"], {"slurm": f"{major}.{minor:02d}"})
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not 0 < int(text) <= 1000:
-        raise argparse.ArgumentTypeError(f"{text!r}: choose a number from 1 to 1000")
-    return int(text)
+    parser.add_argument("--repeats", type=count, default=10, help="SIGKILLs of either kind")
+    parser.add_argument("--pairs", type=count, default=5, help="SIGKILLs in turns with torchrun")
+    parser.add_argument("--cuts", type=count, default=6, help="pulled cables")
+    return report("spine", parser, measure)
 
 
 def measure(options: argparse.Namespace) -> tuple[list[Figure], list[str]]:
-    with raised(options.lab) as bench:
-        training = bench.new_training("kills")
+    with raised(options.lab, RANKS) as bench:
+        training = new_training(bench, "kills")
         figures = kills(bench, training, options.repeats).figures()
         figures += beside_torchrun(bench, training, options.pairs)
         figures += restarts(bench, training, options.repeats).figures()

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 from bench.report import ROOT
 from lab import Lab
@@ -125,22 +125,43 @@ class UnderUnicron:
         self._lab.exec(["scancel", self.job], user=USER)
 
 
-class UnderTorchrun:
-    """On this machine, outside of any lab; settings as friendly to torchrun as we know them."""
+class Torchrun:
+    """torchrun on this machine, outside of any lab; settings as friendly to it as we know them."""
 
-    def __init__(self, folder: Path, ranks: int, example: list[str]) -> None:
-        program = _program(str(ROOT / "examples/train_plain.py"), str(folder), example)
+    def __init__(
+        self, folder: Path, ranks: int, program: list[str], out: IO[str], errors: IO[str]
+    ) -> None:
         options = [
             f"--nproc-per-node={ranks}", "--max-restarts=1000", "--monitor-interval=0.1",
             "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "--local-addr=127.0.0.1",
         ]  # fmt: skip
-        # Without it a restart may meet the dead process's address (pytorch issue 135712).
-        settings = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
+        # The first: a restart may meet the dead process's address (pytorch issue 135712).
+        settings = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1", "TZ": "UTC"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "torch.distributed.run", *options, *program],
+            env={**os.environ, **settings}, stdout=out, stderr=errors, cwd=folder,
+            start_new_session=True,
+        )  # fmt: skip
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def end(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.pid, signal.SIGKILL)
+            self._process.wait(5)
+
+
+class UnderTorchrun:
+    def __init__(self, folder: Path, ranks: int, example: list[str]) -> None:
+        program = _program(str(ROOT / "examples/train_plain.py"), str(folder), example)
         with (folder / "steps.jsonl").open("w") as out, (folder / "stderr").open("w") as errors:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "torch.distributed.run", *options, *program],
-                env={**os.environ, **settings}, stdout=out, stderr=errors, start_new_session=True,
-            )  # fmt: skip
+            self._torchrun = Torchrun(folder, ranks, program, out, errors)
+        self.end = self._torchrun.end
         self.log = StepLog(folder / "steps.jsonl")
         self.log.wait(lambda _: True, START_SECONDS)
 
@@ -152,19 +173,11 @@ class UnderTorchrun:
 
     def _rank_process(self, rank: int) -> int:
         wanted = f"RANK={rank}".encode()
-        for tasks in Path(f"/proc/{self._process.pid}/task").iterdir():
+        for tasks in Path(f"/proc/{self._torchrun.pid}/task").iterdir():
             for pid in (tasks / "children").read_text().split():
                 if wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                     return int(pid)
         raise MeasurementError(f"torchrun has no rank {rank}")
-
-    def end(self) -> None:
-        self._process.terminate()
-        try:
-            self._process.wait(20)
-        except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait(5)
 
 
 def _program(script: str, folder: str, example: list[str]) -> list[str]:
