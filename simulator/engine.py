@@ -79,6 +79,7 @@ class _Simulation:
         self.dice = np.random.default_rng(seed)
         self.heap: list[tuple[int, int, Callable[[], None]]] = []
         self.events, self.numbers = 0, count()
+        self.state.there = {}
         self.away = _away(failures)
         for occupied in cluster.others:
             self._at(occupied.at, partial(self._occupy, occupied))
@@ -118,7 +119,7 @@ class _Simulation:
             if run.spec.arrives:
                 self._at(run.spec.arrives, partial(self._arrive, run))
             else:
-                run.phase = Phase.QUEUED
+                self._enter(run, Phase.QUEUED)
         sizes = self._first_sizes()
         for run_id, size in sizes.items():
             self.state.runs[run_id].home = size
@@ -333,6 +334,11 @@ class _Simulation:
     def _enter(self, run: RunNow, phase: Phase) -> None:
         run.phase, run.since, run.speed = phase, self.state.now, 0.0
         run.epoch += 1
+        run_id, there = run.spec.run_id, self.state.there or {}
+        if run.present != (run_id in there):  # a new one: others may be reading the old one
+            others = {i: other for i, other in there.items() if i != run_id}
+            here = {run_id: run} if run.present else {}
+            self.state.there = dict(sorted({**others, **here}.items()))
 
     def _later(self, seconds: float) -> int:
         return self.state.now + math.ceil(seconds * SECOND)

@@ -79,9 +79,11 @@ class State:
     down: set[int] = field(default_factory=set)
     others: set[int] = field(default_factory=set)  # held by somebody else's jobs
     next_loss_seconds: float = 0.0  # filled for a policy that foresees
+    there: dict[int, RunNow] | None = None  # runs that are present, where somebody keeps count
 
     def present(self) -> Iterator[RunNow]:
-        return (run for run in self.runs.values() if run.present)
+        runs = self.runs if self.there is None else self.there
+        return (run for run in runs.values() if run.present)
 
     @property
     def available(self) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from unicrond.errors import BadInput
-from unicrond.slurm.accounting import FIELDS, parse
+from unicrond.errors import BadInput, SlurmUnavailable
+from unicrond.slurm.accounting import FIELDS, FORMAT, ask, parse
 
 HEADER = "|".join(FIELDS)
 GOOD = {
@@ -70,3 +72,22 @@ def test_what_is_malformed_is_named_by_line_and_field(text: str, said: str) -> N
     with pytest.raises(BadInput) as refused:
         parse(text, "x")
     assert str(refused.value).startswith(said)
+
+
+def test_sacct_is_asked_for_all_users_every_start_and_utc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sacct = tmp_path / "sacct"
+    sacct.write_text('#!/bin/sh\necho "$TZ $@"\n')
+    sacct.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert ask("now-7days").split() == [
+        "UTC", "--allusers", "--allocations", "--duplicates", "--truncate", "--parsable2",
+        "--starttime=now-7days", "--endtime=now", f"--format={FORMAT}",
+    ]  # fmt: skip
+
+
+def test_without_sacct_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SlurmUnavailable, match="sacct cannot be started"):
+        ask("now-7days")
