@@ -35,9 +35,9 @@ def train(run: unicron.Run, options: argparse.Namespace) -> None:
         share = (options.batch, options.sequence, run.rank, run.world_size)
         loss = train_step(parallel, optimizer, my_samples(text, step, *share), options.batch)
         log.write(step, loss)
-        unicron.heartbeat(step, loss)
         to_disk = step % options.checkpoint_every == 0 or step == options.steps
         unicron.checkpoint(state, step, options.checkpoint_dir if to_disk else None)
+        unicron.heartbeat(step, loss)
         time.sleep(max(0.0, options.step_seconds - (time.monotonic() - began)))
 
 

@@ -27,6 +27,7 @@ from unicron import page
 __all__ = ["Run", "checkpoint", "elastic", "heartbeat", "inside", "phase", "restore"]
 
 _said = False
+before_next_step: Callable[[], None] | None = None  # raises when the generation is over
 
 
 @dataclass(frozen=True)
@@ -51,13 +52,18 @@ def heartbeat(step: int, loss: float | None = None) -> None:
     Once called, it replaces the iterations that are counted from torch's optimizer. With a `loss`,
     NaN and spikes are noticed. Give a number that you have anyway: one that is still on the GPU
     makes this call wait for it.
+
+    In an elastic function it is also where a rank leaves a world that is over, by an exception that
+    the function must let pass: so keep a checkpoint of the step before.
     """
     mine = page.of_this_process()
     if mine is None:
         _say_once()
-        return
-    mine.explicit = True
-    mine.iterated(step, None if loss is None else float(loss))
+    else:
+        mine.explicit = True
+        mine.iterated(step, None if loss is None else float(loss))
+    if before_next_step is not None:
+        before_next_step()
 
 
 @contextlib.contextmanager

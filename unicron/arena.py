@@ -15,6 +15,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import stat
 import struct
 import zlib
 from dataclasses import dataclass
@@ -44,6 +45,18 @@ class Copy:
     description: bytes
     data: memoryview
     path: Path
+
+
+def make_private(folder: Path) -> None:
+    """Memory file systems are open to all users: one of them may have taken the name. Raises
+    NoRoom."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise NoRoom(f"{folder}: {error}") from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise NoRoom(f"{folder} is not this user's alone: remove it")
 
 
 class Slot:

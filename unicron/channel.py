@@ -124,13 +124,13 @@ class Channel:
             self._news.notify_all()
 
 
-def of_this_process(ordered: Callable[[Order], None]) -> Channel | None:
+def of_this_process(regroups: bool, ordered: Callable[[Order], None]) -> Channel | None:
     """To the agent that started this process; None outside a run, or when the agent is away."""
     path, member = os.environ.get(SOCKET), os.environ.get(MEMBER)
     if not path or not member:
         return None
     try:
-        return Channel(path, member, regroups=True, ordered=ordered)
+        return Channel(path, member, regroups, ordered)
     except AgentGone:
         return None
 

@@ -53,6 +53,8 @@ def place_in(environment: Mapping[str, str]) -> Place:
 
 
 class Collective(Protocol):
+    regroups: bool  # whether another group may be formed after one that failed
+
     def form(self, place: Place, timeout_seconds: float) -> None:
         """Raises Revoked when the generation ends meanwhile; RuntimeError when it fails."""
 
@@ -118,7 +120,7 @@ def _shut_down(descriptor: int) -> bool:
             listens = ours.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
             if ours.family not in (socket.AF_INET, socket.AF_INET6) or listens:
                 return False
-            ours.shutdown(socket.SHUT_RDWR)
+            ours.shutdown(socket.SHUT_RD)
     except OSError:
         return False  # closed since, or not connected
     return True

@@ -11,13 +11,17 @@ form the group ──> train(run) ──> returns ──> leave, done
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import re
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable
 from typing import Any
 
+import unicron
 from unicron import Run
 from unicron.channel import Order, of_this_process
 from unicron.collective import Collective, Place, place_in
@@ -26,6 +30,11 @@ from unicron.errors import AgentGone, Revoked
 WORD_SECONDS = 30.0  # for the agent's first word after a collective has failed
 DECISION_SECONDS = 300.0  # from `stay` to what comes of it
 TIMEOUT_SECONDS = 1800.0  # of a collective
+STAY_GRACE_SECONDS = 0.1  # to a cut: the peers are stuck, what was under way has arrived
+REGROUP_GRACE_SECONDS = 1.0  # the peers may all be well, and transfer
+QUIET_SECONDS = 0.03  # from an error to closing connections that peers may still send on
+OUT_SECONDS = 15.0  # to be out of a generation that is over
+NOT_OUT = 75  # exit code: to be tried again in a new process
 MOST_FORMINGS = 5  # tries in a row that came to no group
 PEERS = re.compile(r"gloo|nccl|connection|socket|timed out|store", re.IGNORECASE)
 
@@ -36,12 +45,16 @@ class Elastic:
     def __init__(self, collective: Collective, timeout_seconds: float) -> None:
         self._collective = collective
         self._timeout_seconds = timeout_seconds
-        self._channel = of_this_process(self._ordered)
+        self._over = -1  # generations up to this one
+        self._in = -1  # the generation that this process is in
+        self._timers: list[threading.Timer] = []
+        self._channel = of_this_process(collective.regroups, self._ordered)
         self._taken: Order | None = None  # the newest order that was acted on
         self._entered = 0
         self._formings = 0
 
     def __call__(self, train: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        unicron.before_next_step = self._check
         try:
             self._greet()
             while True:
@@ -51,14 +64,17 @@ class Elastic:
                     return outcome
                 self._come_apart(place, outcome)
         finally:
+            unicron.before_next_step = None
             if self._channel:
                 self._channel.close()
 
     def _once(
         self, place: Place, train: Callable[..., Any], args: Any, options: Any
     ) -> Any | _Raised:
+        self._in = place.generation
+        self._formings += 1
         try:
-            self._formings += 1
+            self._check()
             self._collective.form(place, self._timeout_seconds)
             self._formings = 0
             run = Run(
@@ -75,8 +91,9 @@ class Elastic:
         """Returns when a new generation may be formed; else the error goes on."""
         if not self._is_of_peers(place, raised.error):
             raise raised.error
-        self._collective.revoke(place.generation)
-        self._collective.leave()
+        raised.forget_frames()
+        time.sleep(QUIET_SECONDS)
+        self._leave(place.generation)
         order = self._word(place)
         if order is None or order.verb != "regroup" or self._formings >= MOST_FORMINGS:
             raise raised.error
@@ -85,7 +102,6 @@ class Elastic:
             f"({_first_line(raised.error)}); it goes on in generation {order.generation}",
             file=sys.stderr,
         )
-        raised.forget()
         self._taken = order
         os.environ.update(order.environment)
         self._greet()
@@ -108,10 +124,42 @@ class Elastic:
             order = self._channel.order_after(order, DECISION_SECONDS)
         return order
 
+    def _check(self) -> None:
+        """Raises Revoked when this generation is over."""
+        if 0 <= self._in <= self._over:
+            raise Revoked(f"generation {self._in} is over")
+
     def _ordered(self, order: Order) -> None:
-        """From the channel's thread: whoever hangs in a collective is set free."""
-        over = order.generation - 1 if order.verb == "regroup" else order.generation
-        self._collective.revoke(over)
+        """From the channel's thread."""
+        regroup = order.verb == "regroup"
+        self._over = max(self._over, order.generation - regroup)
+        grace = REGROUP_GRACE_SECONDS if regroup else STAY_GRACE_SECONDS
+        if 0 <= self._in <= self._over:
+            self._after(grace, self._collective.revoke)
+            self._after(OUT_SECONDS, self._must_be_out)
+
+    def _after(self, seconds: float, work: Callable[[int], None]) -> None:
+        timer = threading.Timer(seconds, work, (self._over,))
+        timer.daemon = True
+        timer.start()
+        self._timers.append(timer)
+
+    def _leave(self, generation: int) -> None:
+        self._collective.revoke(generation)
+        self._collective.leave()
+        self._in = -1
+        while self._timers:
+            self._timers.pop().cancel()
+
+    def _must_be_out(self, generation: int) -> None:
+        if 0 <= self._in <= generation:
+            print(
+                f"unicron: not out of generation {generation} {OUT_SECONDS:g} s after its end: "
+                "this process ends",
+                file=sys.stderr,
+            )
+            faulthandler.dump_traceback()
+            os._exit(NOT_OUT)
 
     def _greet(self) -> None:
         """An agent that is away now is no reason not to train."""
@@ -128,13 +176,13 @@ class _Raised:
     def __init__(self, error: Exception) -> None:
         self.error = error
 
-    def forget(self) -> None:
-        """Its frames hold modules, and these hold the old group."""
+    def forget_frames(self) -> None:
+        """They hold modules, and these the group: were they the last to hold it, it would be
+        destroyed as they go, holding the interpreter's lock for as long as its threads live."""
         error: BaseException | None = self.error
         while error is not None:
             traceback.clear_frames(error.__traceback__)
             error = error.__cause__ or error.__context__
-        del self.error
 
 
 def _first_line(error: Exception) -> str:

@@ -7,6 +7,7 @@ an error, here and at the peers, and destroying takes milliseconds.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from datetime import timedelta
@@ -31,15 +32,20 @@ CUT_AGAIN_SECONDS = 0.02  # a group that is just being formed opens more sockets
 class Gloo:
     """Also the groups that the script makes itself: tensor parallel ones, of a device mesh ..."""
 
+    regroups = True
+
     def __init__(self) -> None:
-        self._revoked = -1
+        self._revoked = self._generation = -1
         self._forming = threading.Event()
         self._sockets = Sockets()
         self._store: Any = None
+        self._excepthook = sys.excepthook
         self._make_group = c10d._new_process_group_helper
 
     def form(self, place: Place, timeout_seconds: float) -> None:
+        self._generation = place.generation
         self._forming.set()
+        self._excepthook = sys.excepthook  # each group puts one of its own before it
         try:
             self._check(place)
             self._form(place)
@@ -86,13 +92,16 @@ class Gloo:
 
     def revoke(self, generation: int) -> None:
         self._revoked = max(self._revoked, generation)
+        if self._generation > generation:
+            return
         self._sockets.cut()
         if self._forming.is_set():
             threading.Thread(target=self._cut_on, name="unicron-cut", daemon=True).start()
 
     def _cut_on(self) -> None:
         deadline = time.monotonic() + 2 * CONNECT_SECONDS
-        while self._forming.is_set() and time.monotonic() < deadline:
+        over = self._generation
+        while self._forming.is_set() and self._generation == over and time.monotonic() < deadline:
             self._sockets.cut()
             time.sleep(CUT_AGAIN_SECONDS)
 
@@ -100,5 +109,6 @@ class Gloo:
         c10d._new_process_group_helper = self._make_group
         if dist.is_initialized():
             within(LEAVE_SECONDS, dist.destroy_process_group, "leaving the group")
+        sys.excepthook = self._excepthook
         self._store = None
         self._sockets.forget()

@@ -46,11 +46,13 @@ def why_not() -> str:
 
 class Nccl:
     def __init__(self) -> None:
-        self._revoked = -1
+        self.regroups = not why_not()
+        self._revoked = self._generation = -1
         self._store: Any = None
         self._aborting = threading.Lock()
 
     def form(self, place: Place, timeout_seconds: float) -> None:
+        self._generation = place.generation
         os.environ.update(BEFORE_A_GROUP)
         connect = timedelta(seconds=CONNECT_SECONDS)
         if place.rank != 0:
@@ -78,7 +80,8 @@ class Nccl:
     def revoke(self, generation: int) -> None:
         """The abort frees the main thread; `leave` waits for it."""
         self._revoked = max(self._revoked, generation)
-        threading.Thread(target=self._abort, name="unicron-abort", daemon=True).start()
+        if self._generation <= generation:
+            threading.Thread(target=self._abort, name="unicron-abort", daemon=True).start()
 
     def _abort(self) -> None:
         with self._aborting:
@@ -86,7 +89,7 @@ class Nccl:
                 c10d._abort_process_group()
 
     def leave(self) -> None:
-        if self._revoked < 0:
+        if self._revoked < self._generation:
             if dist.is_initialized():
                 within(LEAVE_SECONDS, dist.destroy_process_group, "leaving the group")
         else:

@@ -45,7 +45,7 @@ def choose(offers: Sequence[Source]) -> Source | None:
 
 
 class Warm:
-    """Of one process. `folder` is in memory; None outside a run."""
+    """Of one process. `folder` is in memory; None outside a run, or where there is none."""
 
     def __init__(self, folder: Path | None) -> None:
         self._temporary = None if folder else tempfile.TemporaryDirectory(prefix="unicron-")
@@ -199,6 +199,17 @@ _warm: Warm | None = None
 def of_this_process() -> Warm:
     global _warm
     if _warm is None:
-        folder = os.environ.get(arena.VARIABLE)
-        _warm = Warm(Path(folder) if folder else None)
+        _warm = Warm(_folder_of_this_run())
     return _warm
+
+
+def _folder_of_this_run() -> Path | None:
+    folder = Path(os.environ.get(arena.VARIABLE, ""))
+    if folder == Path():
+        return None
+    try:
+        arena.make_private(folder)
+    except NoRoom as error:
+        print(f"unicron: no copies are kept in memory: {error}", file=sys.stderr)
+        return None
+    return folder

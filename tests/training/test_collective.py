@@ -182,6 +182,13 @@ def test_survivors_of_a_stopped_peer_form_a_group_without_it(world: World) -> No
         stopped.do("leave")
 
 
+def test_the_end_of_an_older_generation_touches_no_newer_one(world: World) -> None:
+    fine(world.form(world.members))
+    fine(world.all_do("revoke", world.generation - 1))
+    fine(world.all_do("reduce", SMALL))
+    fine(world.all_do("leave"))
+
+
 @pytest.mark.parametrize("absent", [0, 2], ids=["whose store", "a member"])
 def test_forming_ends_at_once_when_its_generation_does(world: World, absent: int) -> None:
     if world.size == 1:

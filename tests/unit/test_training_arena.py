@@ -122,6 +122,18 @@ def test_a_folder_that_cannot_be_written_is_no_room(tmp_path: Path) -> None:
         Writer(tmp_path / "file").is_me()
 
 
+def test_a_folder_that_others_can_reach_is_not_used(tmp_path: Path) -> None:
+    ours, open_to_all = tmp_path / "ours", tmp_path / "open"
+    arena.make_private(ours)
+    arena.make_private(ours)
+    assert ours.stat().st_mode & 0o777 == 0o700
+    open_to_all.mkdir(mode=0o755)
+    (tmp_path / "link").symlink_to(ours)
+    for wrong in (open_to_all, tmp_path / "link", tmp_path / "none" / "deeper"):
+        with pytest.raises(NoRoom):
+            arena.make_private(wrong)
+
+
 def machine(root: Path, files: dict[str, str]) -> Path:
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)

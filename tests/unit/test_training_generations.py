@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import unicron
 from unicron import Run, generations
 from unicron.channel import Channel, Order, parse_order
 from unicron.collective import Place, Sockets, place_in
@@ -28,6 +29,8 @@ TORN = RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer"
 
 class Noted:
     """A collective that waits until it is revoked."""
+
+    regroups = True
 
     def __init__(self) -> None:
         self.did: list[tuple[str, int]] = []
@@ -128,6 +131,41 @@ def test_train_is_entered_anew_in_each_generation_that_keeps_its_rank(agent: Age
     assert did == ["form", "leave", "form", "leave"]
     agent.settle()
     assert not agent.regrouping, "it said good-bye"
+
+
+def test_a_rank_leaves_a_world_that_is_over_at_its_next_heartbeat(agent: Agent) -> None:
+    entered = []
+
+    def train(run: Run) -> None:
+        entered.append(run.generation)
+        if run.generation == 1:
+            agent.begin(2)
+            for step in range(1000):
+                unicron.heartbeat(step)
+                agent.settle()
+
+    collective = Noted()
+    Elastic(collective, 9.0)(train)
+    assert entered == [1, 2]
+    assert unicron.before_next_step is None
+
+
+def test_who_is_not_out_in_time_is_cut_and_then_ended(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(generations, "STAY_GRACE_SECONDS", 0.02)
+    monkeypatch.setattr(generations, "OUT_SECONDS", 0.05)
+    ended: queue.Queue[int] = queue.Queue()
+    monkeypatch.setattr(os, "_exit", ended.put)
+    collective = Noted()
+
+    def train(run: Run) -> None:
+        agent.stay(1)
+        assert ended.get(timeout=5) == generations.NOT_OUT
+        assert collective.changed.is_set()
+
+    Elastic(collective, 9.0)(train)
+    assert "not out of generation 1" in capfd.readouterr().err
 
 
 def test_an_error_that_comes_before_the_agents_word_waits_for_it(agent: Agent) -> None:

@@ -10,7 +10,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 
-from unicrond.agent import facts, options, processes, settings
+from unicrond.agent import copies, facts, options, processes, settings
 from unicrond.agent.agent import Agent
 from unicrond.agent.claim import Claim
 from unicrond.agent.environment import marker
@@ -79,6 +79,8 @@ def _run(arguments: Sequence[str]) -> int:
         log.warning("%s is this run's agent on %s already: leaving", holder, job.node)
         claim.close()
         return 0
+    copies.sweep(job.run_id, job.node)
+    environment.update(copies.variables(job.run_id, job.node))
     mark = marker(job.run_id, job.node, job.agent)
     guardian = Guardian(mark, GUARDIAN_SHARE * site.lease_seconds)
     nodes = len(job.nodes)
@@ -88,7 +90,9 @@ def _run(arguments: Sequence[str]) -> int:
         claim.serve(asyncio.get_running_loop())
         return await Agent(job, spec, site, environment, guardian, folder).run()
 
-    return asyncio.run(live())
+    code = asyncio.run(live())
+    copies.remove(job.run_id, job.node)
+    return code
 
 
 def _need_program(spec: Spec) -> None:

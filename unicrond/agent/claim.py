@@ -18,9 +18,26 @@ ANSWER_SECONDS = 2.0
 TAKE_OVER_SECONDS = 5.0
 
 
+def _name_of(run_id: int, node: str) -> str:
+    return f"\0unicron-{os.getuid()}-{run_id}-{node}"
+
+
+def is_held(run_id: int, node: str) -> bool:
+    """Whether this user's agent of another run lives here."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        asking.settimeout(ANSWER_SECONDS)
+        try:
+            asking.connect(_name_of(run_id, node))
+        except ConnectionRefusedError:
+            return False
+        except OSError:  # busy
+            return True
+    return True
+
+
 class Claim:
     def __init__(self, run_id: int, node: str, agent: str) -> None:
-        self._name = f"\0unicron-{os.getuid()}-{run_id}-{node}"
+        self._name = _name_of(run_id, node)
         self._agent = agent
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 
