@@ -34,7 +34,7 @@ RULES = (
          r"version incompatibility|distributionnotfound|unable to reliably start|"
          r"not enough slots|"
          r"error while loading shared|oci runtime \w+ failed|could not select device driver|"
-         r"container creation failed|error: [^\n]*please install",
+         r"container creation failed|binary was not found|error: [^\n]*please install",
          recurs=True),
     Rule("config.file", Kind.CONFIGURATION, SEV2,
          ("filenotfounderror", "no such file or directory", "notadirectoryerror",

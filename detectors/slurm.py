@@ -26,6 +26,12 @@ from detectors.verdict import Kind, Tier
 
 DECISIVE, HARD, SUMMARY, VICTIM = Tier.DECISIVE, Tier.HARDWARE, Tier.SUMMARY, Tier.VICTIM
 
+NO_PLUGIN = (
+    r"error: [^\n]*((cannot|couldn't) (find|load|create|initialize)[^\n]*(plugin|context)|"
+    "aborting$|"
+    r"unable to create [^\n]*(namespace|cgroup)|pars(e|ing) error |security violation, ping)"
+)
+
 # fmt: off
 RULES = (
     Rule("slurm.time_limit", Kind.TIME_LIMIT, NONE,
@@ -96,12 +102,13 @@ RULES = (
          ("oom-kill event", "oom_kill event", "out_of_me", "out of memory handler",
           "out-of-memory handler", "exceeded memory limit", "exceeded job memory limit",
           "step memory limit", "oom killed", "oom killer", "node running low on memory",
-          "oomkilled", "term_memlimit", "oom failure", "task 0: out of memory",
+          "oomkilled", "term_memlimit", "oom failure", "memory limit exceeded",
+          "task 0: out of memory",
           "tasks: out of memory",
           ": out of memory"),
          r"oom[-_]kill event|\bout_of_me\w*|out[- ]of[- ]memory handler|exceeded (job |"
          "step )?memory|oom ?kill(ed|er)|node running low on memory|term_memlimit|"
-         r"srun: error: [^\n]*out of memory|jobid=\d+ oom failure", tier=HARD,
+         r"srun: error: [^\n]*out of memory|jobid=\d+ oom failure|memory limit exceeded", tier=HARD,
          unless="cuda out of memory|potential root causes|detected 0 oom"),
     Rule("slurm.credential", Kind.CONFIGURATION, SEV1,
          ("credential expired", "job credential", "munge", "protocol authentication",
@@ -137,14 +144,15 @@ RULES = (
           "invalid user id", "requested partition configuration", "unable to create step",
           "couldn't start container", "failed to import docker image", "container start failed",
           "unable to layout tasks", "not found in the job", "failed to distribute tasks", "pyxis: ",
-          "lookup failure for node", "check slurm.conf", "mutually exclusive"),
+          "lookup failure for node", "mutually exclusive", "cpu bind request",
+          "cpu binding outside"),
          "requested (node|partition) configuration|invalid (account|partition|qos|generic|user)|"
          "unable to allocate resources: (?!.*(contact|timed out|connect))|"
          r"submission failed: (?!.*(contact|timed out|connect))|more processors|execve\(\)|"
          "couldn't chdir|memory specification|job violates|unable to create step|"
          "couldn't start container|failed to import docker|container start failed|layout tasks|"
          "gres[^\n]*not found in the job|failed to distribute tasks|lookup failure for node|"
-         r"check slurm\.conf|are mutually exclusive|pyxis: [^\n]*(failed|couldn't)",
+         r"cpu bind(ing outside| request)|are mutually exclusive|pyxis: [^\n]*(failed|couldn't)",
          recurs=True),
     Rule("slurm.controller.away", Kind.REFUSED, SEV3,
          ("slurm controller (connect failure", "controller (shutdown", "controller (receive"),
@@ -154,10 +162,11 @@ RULES = (
           "zero bytes were transmitted", "unable to establish controller",
           "could not establish a configuration source", "slurm backup controller",
           "communication connection failure", "slurm_receive_msg", "slurm_send",
-          "unable to contact", "slurmdbd", "transport endpoint"),
-         "contact slurm|on send/recv|zero bytes were|establish (controller|a configuration)|"
+          "unable to contact", "slurmdbd", "transport endpoint", "control machine address"),
+         "contact slurm|on send/recv|zero bytes were|establish (control|a configuration)|"
          "backup controller in standby|communication connection failure|slurm_(receive|"
-         r"send)\w*[^\n]*(error|timed out|fail|zero)|slurmdbd[^\n]*(refused|timed out|unable|"
+         r"send)\w*[^\n]*(error|timed out|fail|zero|not connected)|slurmdbd[^\n]*(refused|"
+         "timed out|unable|"
          "fail|not responding)", blame=UNKNOWN, tier=Tier.SYMPTOM),
     Rule("slurm.task_aborted", Kind.EXITED, SEV2,
          ("aborted (core", ": aborted", ": segmentation fault", ": killed", ": bus error"),
@@ -174,6 +183,10 @@ RULES = (
          r"\bfailed +((\d+-)?\d\d:\d\d:\d\d +)?\d+:\d+\b", tier=SUMMARY),
     Rule("slurm.daemon_fatal", Kind.CONFIGURATION, SEV1, ("fatal: ",), r"slurmd: fatal: ",
          tier=SUMMARY),
+    # What its plugins cannot do without, a daemon does not start without.
+    Rule("slurm.plugin", Kind.CONFIGURATION, SEV1, ("slurmd: error: ",), NO_PLUGIN, tier=SUMMARY),
+    Rule("slurm.controller_plugin", Kind.CONFIGURATION, SEV2, ("slurmctld: error: ",),
+         NO_PLUGIN + "|not a valid controller", tier=SUMMARY),
     Rule("slurm.controller_fatal", Kind.CONFIGURATION, SEV2, ("fatal: ",),
          r"slurm(ctld|dbd): fatal: ", tier=SUMMARY),
 )

@@ -21,14 +21,15 @@ RULES = (
           "unexpected result inf", "loss became nan", "non-finite", "nonfinite",
           "loss scale already at minimum", "minimum loss scale reached",
           "loss is probably exploding", "loss diverged", "diverged with loss", "nan or inf",
-          "nan/inf", "nan gradient",
+          "nan/inf", "inf/nan", "nan gradient",
           "nan values", "contains nan", "contain nan", "contains invalid values",
           "nan encountered", "is nan", "is not finite", "spiky loss", "spike detected",
           "loss spike"),
          r"found nan|loss is (nan|infinite)|returned nan values|\bnan in |found inf|"
          "nan (detected|loss|gradient|values|encountered|or inf)|unexpected result (nan|inf)|"
          "(became|contains?|is) nan|non-?finite|scale already at minimum|minimum loss scale|"
-         "probably exploding|loss diverged|diverged with loss|nan/inf|is not finite|"
+         "probably exploding|loss diverged|diverged with loss|nan/inf|detected inf/nan|"
+         "is not finite|"
          "spike detected|loss spike|"
          r"spiky loss|tensor\(nan|constraint real\(\)", tier=Tier.DECISIVE,
          unless=r"overflow[^\n]*skipping step|check_?nan|nan_to_num|no nan|"
