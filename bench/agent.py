@@ -63,10 +63,10 @@ time.sleep(600)
 
 
 class Load:
-    """CPU and memory of some processes from now on."""
+    """CPU of some processes from now on, and memory of the first."""
 
-    def __init__(self, *pids: int) -> None:
-        self._pids = pids
+    def __init__(self, pid: int, *others: int) -> None:
+        self._pids = pid, *others
         self._began, self._cpu = time.monotonic(), self._now()
         self.most_megabytes = 0.0
 
@@ -80,25 +80,23 @@ class Load:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             time.sleep(0.5)
-            self.most_megabytes = max(self.most_megabytes, self.megabytes())
+            now = stand.megabytes(self._pids[0], "Rss")
+            self.most_megabytes = max(self.most_megabytes, now)
 
-    def megabytes(self) -> float:
-        """All of the first, and what the others have for themselves."""
-        first, *others = self._pids
-        own = (stand.megabytes(pid, "Private_Clean", "Private_Dirty") for pid in others)
-        return stand.megabytes(first, "Rss") + sum(own)
 
 
 def quiet(site: Stand, seconds: float) -> Iterator[Figure]:
     pid = site.agent(SLEEP, RANKS)
     time.sleep(WARM_UP_SECONDS)
-    load = Load(pid, stand.guardian_of(pid))
+    guardian = stand.guardian_of(pid)
+    load = Load(pid, guardian)
     load.watch(seconds)
-    percent = load.percent()
+    percent, own = load.percent(), stand.megabytes(guardian, "Private_Clean", "Private_Dirty")
     site.end(pid)
-    name = "agent with 8 quiet ranks and 8 GPUs, and its guardian"
+    name = "agent with 8 quiet ranks and 8 GPUs"
     yield figure(f"{name}: memory", "MB", [load.most_megabytes], goal=35)
-    yield figure(f"{name}: CPU", "% of a core", [percent], goal=1)
+    yield figure(f"{name}: memory of its guardian alone", "MB", [own])
+    yield figure(f"{name}: CPU, the guardian's too", "% of a core", [percent], goal=1)
 
 
 def loud(site: Stand, seconds: float) -> Iterator[Figure]:

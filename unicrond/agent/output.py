@@ -49,6 +49,8 @@ class _Source:
     def take(self, final: bool) -> bytes:
         """New lines, marked; empty when there are none."""
         size = self.path.stat().st_size
+        if size == self.position and not (final and self.partial):
+            return b""
         note = b""
         if size - self.position > BEHIND_BYTES:
             left_out = size - CHUNK_BYTES - self.position
