@@ -127,8 +127,8 @@ def ctl(
 
 def test_runs_are_listed_in_columns(ctl: Ctl) -> None:
     assert ctl("runs").lines == [
-        "RUN   NAME   USER   STATE    STEP  GEN  ITERATION  RANKS  RUNNING_ON",
-        "4711  llama  alice  healing  stop  3    -          2      n[1-2]",
+        "RUN   NAME   USER   STATE    HEALING  GEN  ITERATION  RANKS  RUNNING_ON",
+        "4711  llama  alice  healing  stop     3    -          2      n[1-2]",
     ]
 
 

@@ -17,7 +17,7 @@ RUNS: Columns = {
     "name": lambda r: r["name"],
     "user": lambda r: r["user"],
     "state": lambda r: r["state"],
-    "step": lambda r: r["healing"],
+    "healing": lambda r: r["healing"],
     "mode": lambda r: r["mode"],
     "gen": lambda r: r["generation"],
     "iteration": lambda r: r["iteration"] if r["iteration"] >= 0 else None,
@@ -32,7 +32,7 @@ RUNS: Columns = {
     "restarts": lambda r: r["restarts"],
     "reason": lambda r: r["end_reason"],
 }
-RUNS_USUAL = ("run", "name", "user", "state", "step", "gen", "iteration", "ranks", "running_on")
+RUNS_USUAL = ("run", "name", "user", "state", "healing", "gen", "iteration", "ranks", "running_on")
 
 INCIDENTS: Columns = {
     "incident": lambda i: f"i{i['incident_id']}",
