@@ -94,6 +94,7 @@ def _blame(seen: Evidence, what: str, rule: str) -> Finding:
         seen.rank,
         seen.node,
         f"rank {seen.rank} on {seen.node} {what}: no train step for {seen.seconds:.1f} s, "
-        f"{seen.usual_seconds:.2f} s is usual" + (f" ({seen.collective})" if seen.collective else ""),
+        f"{seen.usual_seconds:.2f} s is usual"
+        + (f" ({seen.collective})" if seen.collective else ""),
         rule,
     )

@@ -6,11 +6,16 @@ rank is stopped. Times are CLOCK_MONOTONIC nanoseconds, which processes of a mac
            32  u64 iteration_ns  40  u64  phase_ns
            48  u64 joined_ns     56  i64  iterations counted since the start
            64  32s phase, "" between   96  u32  1: the script tells its iterations itself
+          104  u64 collectives begun  112  u64  how many of them have returned
+          120  72s the last one, and where the script called it: `all_reduce at train.py:31`
           256  the last LAPS iterations, number n at place n % LAPS:
                i64 number, u32 microseconds it took without announced phases (0: not known),
                u32 microseconds of these that it waited for its peers (WAIT_UNKNOWN),
                f64 loss, u32 1: there is a loss
-What a lap waited is known, if at all, when the next one is complete.
+What a lap waited is known, if at all, when the next one is complete. Collectives are those of the
+whole world that Python calls, so all ranks number them alike.
+
+One process writes: the first, until another joins a process group or tells its iterations.
 """
 
 from __future__ import annotations
@@ -36,6 +41,11 @@ LAPS = 64
 WAIT_UNKNOWN = _MOST = 0xFFFFFFFF
 _LAP = struct.Struct("<qIIdI4x")
 _LAPS_AT = 256
+_LAST = struct.Struct("<QQ72s")
+_LAST_AT = 104
+_WHAT = 72
+_RETURNED = struct.Struct("<Q")
+_RETURNED_AT = 112
 _WAIT = struct.Struct("<I")
 _WAIT_AT = 12  # in a lap
 _TRIES = 5
@@ -55,6 +65,14 @@ class Progress:
     explicit: bool  # `iteration` is the script's own train step, not a count since its start
     whole: bool = True
     raw: bytes = field(default=b"", repr=False)
+
+    def collective(self) -> Collective | None:
+        """The last one, None before the first. A rank that is stopped has left it here."""
+        if len(self.raw) < _LAST_AT + _LAST.size:
+            return None
+        number, returned, what = _LAST.unpack_from(self.raw, _LAST_AT)
+        name = what.rstrip(b"\0").decode("utf-8", "replace")
+        return Collective(number, name, number > returned) if number else None
 
     def laps(self, after: int) -> list[Lap]:
         """The complete ones with a number above `after`, oldest first, as far as the page has them;
@@ -78,6 +96,16 @@ class Progress:
 
 
 @dataclass(frozen=True)
+class Collective:
+    number: int  # counted from 1, by all ranks alike
+    what: str  # its name, and where it was called
+    inside: bool  # it has not returned
+
+    def __str__(self) -> str:
+        return f"{'in' if self.inside else 'past'} collective {self.number}, {self.what}"
+
+
+@dataclass(frozen=True)
 class Lap:
     """One complete iteration."""
 
@@ -98,6 +126,7 @@ class Page:
         self._phase, self._phase_name = "", b""
         self._in_phases_ns = 0  # since the last iteration
         self._values = [0, -1, 0, 0, 0, 0]
+        self._collectives = 0
 
     @property
     def owner(self) -> int:
@@ -108,13 +137,54 @@ class Page:
         self._values[0] = os.getpid()
         self._write()
 
+    def claim_if_free(self) -> bool:
+        """Whether this process counts: it did, or whoever did is gone."""
+        if not self.mine and not _lives(self.owner):
+            self.claim()
+        return self.mine
+
+    @property
+    def mine(self) -> bool:
+        """False in whatever a rank forks, too."""
+        return bool(self._values[0] == self.owner == os.getpid())
+
     def joined(self) -> None:
-        """This process joined a process group."""
-        self._values[4] = time.monotonic_ns()
-        self.claim()
+        """This process joined a process group. Of several that do, as under a launcher of the
+        user's own, the first one counts."""
+        if not self._taken():
+            self._values[4] = time.monotonic_ns()
+            self._collectives = 0
+            _LAST.pack_into(self._map, _LAST_AT, 0, 0, b"")
+            self.claim()
+
+    def _taken(self) -> bool:
+        """Whether another process joined before, and lives."""
+        joined_ns = _LAYOUT.unpack_from(self._map)[6]
+        return not self.mine and joined_ns > 0 and _lives(self.owner)
+
+    def _may_write(self, tells: bool) -> bool:
+        if self.mine:
+            return True
+        if tells and not self._taken():  # as good as joining a group
+            self.claim()
+        return self.claim_if_free()
+
+    def begins(self, name: str, where: str) -> None:
+        """A collective of the whole world is called."""
+        if self.mine:
+            self._collectives += 1
+            number, what = self._collectives, f"{name} at {where}".encode("utf-8", "replace")
+            _LAST.pack_into(self._map, _LAST_AT, number, number - 1, what[:_WHAT])
+
+    def ends(self) -> None:
+        """It has returned. One within another ends both."""
+        if self.mine:
+            _RETURNED.pack_into(self._map, _RETURNED_AT, self._collectives)
 
     def iterated(self, iteration: int | None = None, loss: float | None = None) -> None:
         """One more iteration is complete; without a number, the next one."""
+        if not self._may_write(tells=iteration is not None):
+            return
         values, now = self._values, time.monotonic_ns()
         if self._phase:
             self._count_phase(now)
@@ -135,6 +205,8 @@ class Page:
 
     def enter(self, phase: str) -> str:
         """Begins a phase ("" ends it); the one before."""
+        if not self._may_write(tells=True):
+            return ""
         now = time.monotonic_ns()
         if self._phase:
             self._count_phase(now)
@@ -155,6 +227,16 @@ class Page:
             _LAP.pack_into(self._map, _LAPS_AT + lap[0] % LAPS * _LAP.size, *lap)
         self._sequence += 1
         _SEQUENCE.pack_into(self._map, _SEQUENCE_AT, self._sequence)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        pass
+    return pid > 0
 
 
 def make(path: Path) -> None:

@@ -2,6 +2,7 @@
 
     iterations    torch's optimizer hook; an iteration is the recurring period of one optimizer
     waiting       what DistributedDataParallel measures of itself: how long it waits for peers
+    collectives   which was called last, and where: it stands in the page when the rank is stopped
     exceptions    the audit event of sys.excepthook, and what is in flight as a group is destroyed
     stacks        faulthandler on a real-time signal (NCCL takes SIGUSR1), to a file beside the page
     start         no garbage collection while torch is imported: saves up to a tenth of a start
@@ -16,24 +17,33 @@ import contextlib
 import faulthandler
 import functools
 import gc
-import importlib.abc
-import importlib.machinery
 import importlib.util
 import os
 import signal
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
-from unicron import page, report
+from unicron import page
+
+if TYPE_CHECKING:  # at run time it costs every Python child some ms
+    from importlib.abc import Loader
+    from importlib.machinery import ModuleSpec
 
 STACK_SIGNAL = signal.SIGRTMIN + 8
 SWITCH = "UNICRON_WATCH"  # "0": nothing of this is installed
 ASK_EVERY_SECONDS = 0.25
 NOT_AS_WE_KNOW_IT = (AttributeError, KeyError, RuntimeError, TypeError)  # of torch's inner parts
+COLLECTIVES = (
+    "all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "gather",
+    "scatter", "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single",
+    "barrier",
+)  # fmt: skip
+MOST_FRAMES = 20  # of torch's own
 FORGOTTEN_STEPS = 100  # of other optimizers, after which the counted one is given up
 
 _stacks: Any = None  # faulthandler keeps writing to it
@@ -44,8 +54,7 @@ def install() -> None:
     mine = page.of_this_process()
     if mine is None or os.environ.get(SWITCH) == "0":
         return
-    if mine.owner == 0:
-        mine.claim()
+    mine.claim_if_free()
     watcher = Watcher(mine)
     sys.addaudithook(watcher.audit)
     wanted: dict[str, Callable[[ModuleType], None]] = {
@@ -66,6 +75,7 @@ class Watcher:
         self._optimizer: int = 0  # id of the one that is counted
         self._others = 0
         self._reported = False
+        self._thread = threading.get_ident()  # the main one
         self._parallel: Callable[[], Any] = lambda: None  # the newest DistributedDataParallel
         self._asked_at, self._measured = 0.0, 0
 
@@ -119,8 +129,11 @@ class Watcher:
             self._tell(arguments[1], arguments[2], arguments[3], "raised")
 
     def _tell(self, kind: Any, value: Any, trace: Any, where: str) -> None:
-        ours = self._page.owner == os.getpid()
-        if ours and not self._reported and not issubclass(kind, (KeyboardInterrupt, SystemExit)):
+        if self._reported or not self._page.mine or threading.get_ident() != self._thread:
+            return  # what a thread dies of, its process survives
+        if not issubclass(kind, (KeyboardInterrupt, SystemExit)):
+            from unicron import report  # what it needs costs every Python child some ms
+
             self._reported = report.exception(kind, value, trace, where)
 
     # process groups
@@ -143,6 +156,38 @@ class Watcher:
             wrapper.__doc__, wrapper.__wrapped__ = wrapped.__doc__, wrapped  # type: ignore[attr-defined]
         module.init_process_group = init_process_group  # type: ignore[attr-defined]
         module.destroy_process_group = destroy_process_group  # type: ignore[attr-defined]
+        for name in COLLECTIVES:
+            if callable(collective := getattr(module, name, None)):
+                setattr(module, name, self._noted(name, collective))
+
+    def _noted(self, name: str, collective: Callable[..., Any]) -> Callable[..., Any]:
+        """Those of smaller groups are not noted: ranks would number them differently."""
+
+        from inspect import signature
+
+        known = list(signature(collective).parameters)
+        place = known.index("group") if "group" in known else len(known)
+
+        @functools.wraps(collective)
+        def call(*args: Any, **options: Any) -> Any:
+            if (args[place] if len(args) > place else options.get("group")) is not None:
+                return collective(*args, **options)
+            self._page.begins(name, _line_of_script())
+            result = collective(*args, **options)
+            self._page.ends()
+            return result
+
+        return call
+
+
+def _line_of_script() -> str:
+    """Who called torch."""
+    frame = sys._getframe(2)
+    for _ in range(MOST_FRAMES):
+        if frame.f_back is None or "/torch/" not in frame.f_code.co_filename:
+            break
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}"
 
 
 def _open_stacks() -> None:
@@ -156,7 +201,7 @@ def _open_stacks() -> None:
     faulthandler.register(STACK_SIGNAL, file=_stacks, all_threads=True, chain=False)
 
 
-class AfterImport(importlib.abc.MetaPathFinder):
+class AfterImport:
     """Imports some modules without garbage collection, and calls a function with each right after;
     costs others one look-up."""
 
@@ -165,21 +210,21 @@ class AfterImport(importlib.abc.MetaPathFinder):
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
+    ) -> ModuleSpec | None:
         then = self._wanted.pop(name, None)
         if then is None:
             return None
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, then)
+            spec.loader = cast("Loader", _Loader(spec.loader, then))
         return spec
 
 
-class _Loader(importlib.abc.Loader):
-    def __init__(self, inner: importlib.abc.Loader, then: Callable[[ModuleType], None]) -> None:
+class _Loader:
+    def __init__(self, inner: Loader, then: Callable[[ModuleType], None]) -> None:
         self._inner, self._then = inner, then
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._inner.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:

@@ -300,6 +300,29 @@ def test_a_stopped_rank_is_named_and_its_run_restarts(world: World) -> None:
     assert "rank 1 on n2 is stopped" in "".join(entry.text for entry in world.store.journal)
 
 
+def test_the_story_of_a_hang_says_what_the_other_ranks_wait_for(world: World) -> None:
+    job = running(world)
+    slow = {"seconds": 0.9, "usual_seconds": 0.2}
+    waits = {
+        **slow,
+        "process_state": "S",
+        "collective": "in collective 8, all_reduce at train.py:9",
+    }
+    told(job, world, SignalKind.SLOW, 0, **waits)
+    past = "past collective 7, all_reduce at train.py:9"
+    told(job, world, SignalKind.SLOW, 1, process_state="T", collective=past, **slow)
+    world.pass_seconds(0.25)
+    told(job, world, SignalKind.SLOW, 2, **waits)  # is heard while it is healed
+    told(job, world, SignalKind.SLOW, 2, **waits)
+    world.until(lambda: world.run(job).generation == 2, within_seconds=5)
+    story = [e.text for e in world.store.journal if e.incident_id is not None]
+    assert any("rank 1 on n2 is stopped" in text and past in text for text in story)
+    assert [text for text in story if "waits" in text] == [
+        f"rank {rank} on n{rank + 1} waits for 0.9 s: in collective 8, all_reduce at train.py:9"
+        for rank in (0, 2)
+    ]
+
+
 def test_a_suspicion_is_told_at_once_and_once_a_minute(world: World) -> None:
     job = running(world)
     for _ in range(5):

@@ -22,6 +22,7 @@ import sys, time
 from unicron.page import Page
 page = Page(sys.argv[1])
 page.claim()
+page.begins("all_reduce", "train.py:31")
 for _ in range(6):
     page.iterated()
     print(flush=True)
@@ -66,6 +67,34 @@ def test_a_rank_that_stands_still_is_told_with_the_state_of_its_process(tmp_path
     data = body["data"]
     assert isinstance(data, dict)
     assert (kind, body["rank"], data["process_state"]) == (SignalKind.SLOW, 0, "S")
+    assert (data["collective"], data["collectives"]) == (
+        "in collective 1, all_reduce at train.py:31",
+        1,
+    )
+
+
+def test_a_stack_of_an_earlier_suspicion_is_not_told_again(tmp_path: Path) -> None:
+    world = World(tmp_path, seconds=30)
+    page_file = next(tmp_path.glob("page-*"))
+    agents_inside.stacks_of(page_file).write_text('Current thread\n  File "a.py", line 1 in f\n')
+    try:
+        [(_, body)] = world.wait_and_look()
+    finally:
+        world.end()
+    data = body["data"]
+    assert isinstance(data, dict)
+    assert data["where"] == ""
+
+
+def test_a_rank_in_which_no_hook_ran_is_said_to_be_unwatched_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agents_inside, "UNWATCHED_SECONDS", -1.0)
+    inside = Inside(tmp_path, "", lambda kind, body: None)
+    inside.begin(1, [])
+    inside.environment(Slot(0, "m1", "n1", 0), {})
+    assert (inside.look(), inside.look()) == (-1, -1)
+    assert caplog.text.count("rank 0 is not watched from inside") == 1
 
 
 def test_a_rank_that_ended_does_not_hang_before_its_status_is_read_nor_after(

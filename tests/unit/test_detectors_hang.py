@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from detectors.hang import Evidence, find
 
 ALLREDUCE = 'File "/x/torch/distributed/distributed_c10d.py", line 2800 in all_reduce'
@@ -30,6 +32,28 @@ def test_the_one_who_is_not_in_the_collective_is_blamed_once_all_are_overdue() -
     assert found.rank == 1
     assert "read_shard" in found.reason
     assert find(everyone[:3], world_size=4) is None
+
+
+def at_collective(rank: int, number: int) -> Evidence:
+    words = f"in collective {number}, all_reduce at train.py:31"
+    return replace(seen(rank, overdue=True), collective=words, collectives=number)
+
+
+def test_the_one_that_is_behind_in_the_collectives_is_blamed_once_all_are_overdue() -> None:
+    everyone = [at_collective(rank, 41 if rank == 2 else 42) for rank in range(4)]
+    found = find(everyone, world_size=4)
+    assert found is not None
+    assert (found.rank, found.rule) == (2, "hang.behind")
+    assert "in collective 41, all_reduce at train.py:31" in found.reason
+
+
+def test_collectives_that_cannot_be_compared_blame_nobody() -> None:
+    unknown = [at_collective(rank, 42 * (rank > 0)) for rank in range(4)]
+    three = [at_collective(rank, 40 + min(rank, 2)) for rank in range(4)]
+    for everyone in (unknown, three):
+        found = find(everyone, world_size=4)
+        assert found is not None
+        assert found.rank is None
 
 
 def test_when_all_are_overdue_alike_the_run_hangs_and_nobody_is_blamed() -> None:

@@ -29,6 +29,7 @@ TELL_EVERY_SECONDS = 1.0
 PACES_SECONDS = 3.0  # told again for so long: a beat may be lost
 IN_FLIGHT_SECONDS = 2.0  # for an exception in flight to be caught, or to end its rank
 STACK_BYTES = 16 * 1024
+UNWATCHED_SECONDS = 120.0
 ENDED = ("", "Z", "X")  # no hang: its exit status tells more, to whoever waits for it
 NANO = 1e-9
 
@@ -43,6 +44,9 @@ class _Rank:
     pacer: Pacer = field(default_factory=Pacer)
     losses: LossWatch = field(default_factory=LossWatch)
     told_at: float = 0.0
+    asked_at: float = 0.0  # for a stack
+    started_at: float = field(default_factory=time.monotonic)
+    unwatched: bool = False  # it has been said
     in_flight: tuple[float, str, int] | None = None  # when, traceback, iterations then
 
 
@@ -89,6 +93,7 @@ class Inside:
         for rank in self._ranks.values():
             seen = page.read(rank.path)
             if seen is None or not seen.pid:
+                _say_unwatched(rank, now)
                 continue
             self._learn(rank, seen, now)
             seen = replace(seen, count=max(0, seen.count - rank.before))
@@ -168,9 +173,12 @@ class Inside:
         state = process_state(seen.pid)
         if state in ENDED:
             return
-        where = innermost(stacks_of(rank.path))
+        asked = rank.asked_at > rank.watch.iteration_at  # else it is of an earlier suspicion
+        where = innermost(stacks_of(rank.path)) if asked else ""
         if can_show_stack(seen.pid) and state not in ("T", "t"):
+            rank.asked_at = now
             _ask_for_stack(seen.pid, stacks_of(rank.path))
+        collective = seen.collective()
         data: Body = {
             "process_state": state,
             "seconds": round(now - rank.watch.iteration_at, 3),
@@ -179,12 +187,23 @@ class Inside:
             "iterations": seen.count,
             "phase": seen.phase,
             "where": where,
+            "collective": str(collective or ""),
+            "collectives": collective.number if collective else 0,
         }
         self._tell(SignalKind.SLOW, {**self._about(rank), "data": data})
 
     def _about(self, rank: _Rank) -> Body:
         slot = rank.slot
         return {"rank": slot.rank, "member": slot.member, "generation": self._generation}
+
+
+def _say_unwatched(rank: _Rank, now: float) -> None:
+    if not rank.unwatched and now > rank.started_at + UNWATCHED_SECONDS:
+        rank.unwatched = True
+        log.warning(
+            "rank %d is not watched from inside: no Python in it ran the start-up hook "
+            "(python -E, -I or -S, UNICRON_WATCH=0, or another language)", rank.slot.rank,
+        )  # fmt: skip
 
 
 def _gone_over(rank: _Rank, slot: Slot) -> _Rank:

@@ -18,6 +18,7 @@ from unicrond.model.run import Phase, Run
 RAISED = "exception.raised"
 
 MOST_QUOTED = 3  # of what ranks printed before a hang
+MOST_WAITING = 8  # ranks of a hanging run whose places are told
 TOLD_AGAIN_SECONDS = 60.0  # of one run: what is slow once is often slow again
 
 
@@ -204,7 +205,10 @@ def _culprit(run: Run, rank: int | None, node: str, what: str) -> tuple[int | No
 def _on_slow(cycle: Cycle, run: Run, signal: Signal) -> None:
     """Gathers what is seen of each rank; acts once a hang is certain, or everyone is overdue."""
     evidence = evidence_from(signal)
-    if run.assignment is None or run.healing is not None or evidence is None:
+    if run.assignment is None or evidence is None:
+        return
+    if run.healing is not None:
+        _tell_waiting(cycle, run, evidence)
         return
     seen = cycle.state.slow.setdefault(run.run_id, {})
     if not seen:
@@ -221,7 +225,7 @@ def _on_slow(cycle: Cycle, run: Run, signal: Signal) -> None:
         rank, node = said[0].rank, said[0].node
         what = f"{what}; {said[0]}"
     del cycle.state.slow[run.run_id]
-    stacks = (f"rank {e.rank} at {e.where}" for e in seen.values() if e.where)
+    stacks = (f"rank {e.rank} {e.place}" for e in seen.values() if e.place)
     others = "; ".join((*map(str, said[:MOST_QUOTED]), *stacks))
     report(
         cycle,
@@ -240,6 +244,22 @@ def _on_slow(cycle: Cycle, run: Run, signal: Signal) -> None:
             evidence=others,
         ),
     )
+    for other in seen.values():
+        if other.rank != rank:
+            _tell_waiting(cycle, cycle.state.runs[run.run_id], other)
+
+
+def _tell_waiting(cycle: Cycle, run: Run, seen: Evidence) -> None:
+    """Once for each of a few ranks: what they wait for while their run is said to hang."""
+    incident = cycle.incident_of(run)
+    if incident is None or incident.kind != "task hang" or seen.rank == incident.root_rank:
+        return
+    key, told = (incident.incident_id, seen.rank), cycle.state.waiting
+    count = sum(number == incident.incident_id for number, _ in told)
+    if seen.place and key not in told and count < MOST_WAITING:
+        told.add(key)
+        what = f"rank {seen.rank} on {seen.node} waits for {seen.seconds:.1f} s: {seen.place}"
+        cycle.note("signal", what, run, incident=incident.incident_id, node=seen.node)
 
 
 def _suspect(cycle: Cycle, run: Run, signal: Signal, evidence: Evidence) -> None:
@@ -247,7 +267,7 @@ def _suspect(cycle: Cycle, run: Run, signal: Signal, evidence: Evidence) -> None
     if cycle.now < cycle.state.suspected.get(run.run_id, 0.0) + TOLD_AGAIN_SECONDS:
         return
     cycle.state.suspected[run.run_id] = cycle.now
-    where = f", at {evidence.where}" if evidence.where else ""
+    where = f", {evidence.place}" if evidence.place else ""
     what = (
         f"rank {evidence.rank} on {evidence.node} has been in one iteration for "
         f"{evidence.seconds:.1f} s, usually {evidence.usual_seconds:.2g} s{where}: a suspicion"
@@ -269,6 +289,8 @@ def evidence_from(signal: Signal) -> Evidence | None:
         usual_seconds=float(usual) if isinstance(usual, (int, float)) else 0.0,
         overdue=data.get("overdue") is True,
         where=str(data.get("where", ""))[:300],
+        collective=str(data.get("collective", ""))[:120],
+        collectives=max(0, _number(data.get("collectives")) or 0),
     )
 
 

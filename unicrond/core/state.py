@@ -36,6 +36,7 @@ class State:
     delayed: set[ActionKey] = field(default_factory=set)  # waiting for Slurm to answer
     slow: dict[int, dict[int, Evidence]] = field(default_factory=dict)  # by run and rank
     suspected: dict[int, float] = field(default_factory=dict)  # by run, when last told
+    waiting: set[tuple[int, int]] = field(default_factory=set)  # incident, rank: told what for
     printed: dict[int, dict[int, Signal]] = field(default_factory=dict)  # by run and rank
     speeds: dict[int, Comparison] = field(default_factory=dict)  # by run
     reported: set[tuple[int, int, str]] = field(default_factory=set)  # run, generation, silent node
@@ -52,6 +53,7 @@ class State:
     def forget_before(self, time: float) -> None:
         """Drops what no decision looks at any more."""
         self.drains = [drain for drain in self.drains if drain[0] > time]
+        self.waiting = {key for key in self.waiting if key[0] in self.incidents}
         for run in tuple(self.runs.values()):
             if run.state.ended and run.ended_at < time:
                 del self.runs[run.run_id]
