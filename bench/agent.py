@@ -84,7 +84,6 @@ class Load:
             self.most_megabytes = max(self.most_megabytes, now)
 
 
-
 def quiet(site: Stand, seconds: float) -> Iterator[Figure]:
     pid = site.agent(SLEEP, RANKS)
     time.sleep(WARM_UP_SECONDS)

@@ -244,3 +244,14 @@ def test_the_leader_tells_those_who_do_not_hear_each_other_that_their_generation
         until(lambda: "in 0 2 1" in job.output(1, 0) and "in 1 2 1" in job.output(1, 1))
         job.kill_rank("n4")
         until(lambda: "told to stay" in job.output(1, 1))
+
+
+FAILS_LATER = "echo torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB; sleep 60"
+
+
+@beside_others
+def test_what_a_living_rank_prints_is_told_and_nothing_follows(tmp_path: Path) -> None:
+    with Job(tmp_path, 1, ["sh", "-c", FAILS_LATER]) as job:
+        until(lambda: "signal kind=printed torch.OutOfMemoryError" in job.log("n1"))
+        assert len(job.ranks("n1")) == 2
+        assert job.output(2, 0) == ""
