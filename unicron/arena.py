@@ -12,6 +12,7 @@ The same bytes are a checkpoint on disk.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import mmap
 import os
@@ -35,6 +36,7 @@ PAGE = 4096
 _HEAD = struct.Struct("<4sIQQQII")
 _SUMMED = struct.Struct("<QQQII")
 _DESCRIPTION_AT = 64
+_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,13 @@ class Slot:
         self._head = struct.pack("<QQQI", step, len(description), data_bytes, summed)
         return memoryview(whole)[start : start + data_bytes]
 
+    def reserve(self, like: Slot) -> None:
+        """Makes room for a copy as large as that one, so that the first one here is fast. NoRoom
+        is no trouble yet."""
+        if like._map is not None:
+            with contextlib.suppress(NoRoom):
+                self._mapped(len(like._map))
+
     def finish(self, data: memoryview) -> None:
         """From here on it is a copy that counts."""
         assert self._map is not None
@@ -113,12 +122,15 @@ def _map(path: Path, size: int) -> mmap.mmap:
         raise NoRoom(f"{path}: {error}") from error
     try:
         os.posix_fallocate(descriptor, 0, size)
-        return mmap.mmap(descriptor, size)
+        found = mmap.mmap(descriptor, size)
     except OSError as error:
         os.ftruncate(descriptor, 0)
         raise NoRoom(f"{path.parent} has no room for {size >> 20} MiB: {error}") from error
     finally:
         os.close(descriptor)
+    with contextlib.suppress(OSError):  # before Linux 5.14: each page comes at its first use
+        found.madvise(_POPULATE_WRITE)
+    return found
 
 
 def step_in(path: Path) -> int | None:

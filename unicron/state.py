@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import copy
 import io
 import json
 import pickle
@@ -110,7 +111,7 @@ def has_nan(tensors: Sequence[Tensor]) -> bool:
 
 def load(state: MutableMapping[str, Any], description: bytes, data: memoryview) -> None:
     """Into what has `load_state_dict`, in place; other entries are replaced. Raises CannotLoad."""
-    tensors = [view.clone() for view in views(description, data)]
+    tensors = views(description, data)
     try:
         rest = base64.b64decode(json.loads(description)["rest"], validate=True)
         found = _Reader(io.BytesIO(rest), tensors).load()
@@ -119,7 +120,9 @@ def load(state: MutableMapping[str, Any], description: bytes, data: memoryview) 
     if set(found) != set(state):
         raise CannotLoad(f"the copy has {sorted(found)}, asked for is {sorted(state)}")
     for name, value in found.items():
-        if hasattr(state[name], "load_state_dict"):
+        if isinstance(state[name], torch.nn.Module):  # copies; others keep what they are given
             state[name].load_state_dict(value)
+        elif hasattr(state[name], "load_state_dict"):
+            state[name].load_state_dict(copy.deepcopy(value))
         else:
-            state[name] = value
+            state[name] = copy.deepcopy(value)

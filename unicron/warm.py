@@ -104,6 +104,8 @@ class Warm:
             self._say_once(f"train step {step} is not kept: it has NaN")
             return
         slot.finish(data)
+        for other in self._slots.values():
+            other.reserve(like=slot)
         if disk is not None:
             try:
                 arena.keep_on_disk(slot.path, disk)

@@ -26,7 +26,7 @@ from unicrond.agent.ranksocket import RankSocket
 from unicrond.model.run import Assignment, Slot
 
 ROOT = Path(__file__).parents[2]
-LIMIT_SECONDS = 40.0
+LIMIT_SECONDS = 90.0
 
 
 def free_port() -> int:
