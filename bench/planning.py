@@ -9,6 +9,7 @@ is within. No root, no Slurm; about a minute.
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 import tempfile
@@ -25,6 +26,8 @@ from db.queries import Queries
 from db.store import open_store
 from planner import iteration
 from planner.iteration import Measured, fit
+from planner.question import parse
+from planner.ready import make_ready
 from unicrond.core.policy import Policy
 from unicrond.core.state import State
 from unicrond.model.cluster import Allocation, JobState, Node, NodeState, Snapshot
@@ -133,6 +136,11 @@ def beside_it(size: str, there: Place) -> Iterator[Figure]:
             yield figure(f"{size}: learning, once a minute", "ms", learn)
             plan = milliseconds(lambda: learning.answer(Ask(NOW + 60, (trigger,))), 3)
             yield figure(f"{size}: a plan", "ms", plan)
+            found = learning.answer(Ask(NOW + 60, (trigger,))).plan
+            assert found is not None
+            question = parse(json.dumps(json.loads(found.doc)["questions"]["unlimited"]))
+            ready = milliseconds(lambda: make_ready(question, NOW), 3)
+            yield figure(f"{size}: plans for every next event", "ms", ready)
 
 
 def intervals() -> Iterator[Figure]:

@@ -5,6 +5,7 @@ allocator   the exact best division of one pool
 pools       the best division of all pools: exact where they are separate
 program     several pools and limits by account, by integer programming with a proven gap
 failover    the best division after every single next event, ready before it happens
+ready       that table for a whole cluster, and whether it foresaw what happened
 placement   which nodes
 fairness    turns for those who waited long
 throughput  FLOP/s of a run by its number of workers, from a curve or a small physical model

@@ -181,7 +181,8 @@ def questions(cluster: Cluster, known: Known) -> tuple[What, What, list[str]]:
         "patience_seconds": PATIENCE_SECONDS,
     }
     named = {"nodes": _nodes(cluster, members, known)} if len(cluster.nodes) <= MOST_NODES else {}
-    return {"runs": today, **rest}, {"runs": unlimited, **rest, **named}, notes
+    without_limits = {"runs": unlimited, "keeps_freed": True, **rest, **named}
+    return {"runs": today, **rest}, without_limits, notes
 
 
 def _members(cluster: Cluster) -> dict[str, list[str]]:
@@ -278,9 +279,11 @@ def _run(standing: Standing, known: Known, curve: list[tuple[int, float]], sizes
 
 
 def _away(cluster: Cluster) -> Counter[str]:
-    """Nodes out of service, by pool."""
+    """Nodes out of service, by pool: those that runs lost too, which Slurm may learn of later."""
+    lost = {name for standing in cluster.standings for name in standing.faulty}
     gone = (NodeState.DOWN, NodeState.DRAINED)
-    return Counter(pool_of(node) for node in cluster.nodes.values() if node.state in gone)
+    nodes = cluster.nodes.items()
+    return Counter(pool_of(node) for name, node in nodes if node.state in gone or name in lost)
 
 
 def _pool(name: str, members: Sequence[str], away: int, known: Known) -> What:

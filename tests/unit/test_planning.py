@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -35,6 +36,7 @@ from unicrond.ports import Changes
 
 NOW = 10_000.0
 NAMES = ("n1", "n2", "n3")
+STARTED = Trigger(Cause.RUN_STARTED, "run 7 started", 7)
 
 
 def a_run(**more: Any) -> Run:
@@ -330,6 +332,39 @@ def test_a_heal_without_a_plan_has_nothing_to_be_compared_with(
     assert learning.answer(Ask(NOW + 2000)).lines == ()
 
 
+def foreseen(learning: Learning, at: float, *triggers: Trigger) -> str:
+    plan = learning.answer(Ask(at, triggers)).plan
+    assert plan is not None
+    told: str = json.loads(plan.doc)["foreseen"]
+    return told
+
+
+def test_the_plan_for_the_next_event_is_ready_before_it_happens(
+    store: SqlStore, learning: Learning
+) -> None:
+    save(store, a_run())
+    assert foreseen(learning, NOW, STARTED) == "no plans were ready"
+    learning.prepare()
+    save(store, a_run(), incidents=(lost("n2"),))
+    told = foreseen(learning, NOW + 60, Trigger(Cause.SEV1, "n2 is silent", 7, 1, "n2", 1))
+    assert told == "run 7 loses a node: a plan was ready for 60 s, the same division"
+
+
+def test_what_no_single_event_leaves_was_not_foreseen_and_old_plans_are_thrown_away(
+    store: SqlStore, learning: Learning
+) -> None:
+    save(store, a_run())
+    foreseen(learning, NOW, STARTED)
+    learning.prepare()
+    save(store, a_run(), incidents=(lost("n2"), lost("n3", 2)))
+    told = foreseen(learning, NOW + 60, Trigger(Cause.SEV1, "n2 is silent", 7, 1, "n2", 1))
+    assert re.fullmatch("by none of the [0-9]+ plans that were ready", told)
+    learning.prepare()
+    save(store, a_run(), incidents=(lost("n2"), replace(lost("n3", 2), **HEALED)))
+    trigger = Trigger(Cause.NODE_RETURNED, "n3 is back", node="n3")
+    assert foreseen(learning, NOW + 90, trigger).startswith("by none"), "though the first had it"
+
+
 # the daemon's side
 
 WORKER = """
@@ -381,9 +416,6 @@ def drive(tmp_path: Path, books: Books, *triggers: Trigger) -> None:
         await asyncio.gather(task, return_exceptions=True)
 
     asyncio.run(run())
-
-
-STARTED = Trigger(Cause.RUN_STARTED, "run 7 started", 7)
 
 
 def test_a_plan_is_recorded_as_a_decision_that_is_not_carried_out(tmp_path: Path) -> None:

@@ -180,6 +180,7 @@ class PlanOut(BaseModel):
     unlimited: dict[str, Any] = Field(description="the best if everything could")
     assumed: list[str] = Field(description="what both take for granted")
     questions: dict[str, Any] = Field(description="what-ifs, to be asked again")
+    foreseen: str = Field("", description="whether the plan without limits was ready before")
     followed: list[FollowedOut] = Field(description="newest heals, prices beside the predicted")
 
 

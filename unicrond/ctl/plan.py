@@ -100,6 +100,8 @@ def _newest(found: Mapping[str, Any], shape: Shape) -> None:
             print(f"no plan: {obstacle}")
         else:
             _tell(found[name], shape)
+    if found["foreseen"]:
+        print(f"\nforeseen: {found['foreseen']}")
     for line in found["assumed"]:
         print(f"\nassumed: {line}")
     if found["followed"]:

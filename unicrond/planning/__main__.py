@@ -48,6 +48,7 @@ def _serve(database_url: str) -> None:
         learning = Learning(queries)
         for line in sys.stdin:
             print(dumps(_answer(learning, loads(Ask, line))), flush=True)
+            learning.prepare()
 
 
 def _answer(learning: Learning, ask: Ask) -> Reply:

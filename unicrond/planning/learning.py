@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,10 +15,14 @@ from db.knowledge import CLUSTER, HEALS, RELIABILITY, THROUGHPUT, UPTIME, Observ
 from db.queries import Queries
 from planner import iteration, reliability, shown, transitions
 from planner.cluster import Cluster, Known, pool_of
+from planner.facts import problem
 from planner.iteration import Fit, Measured
-from planner.proposal import propose
+from planner.proposal import Proposal, propose
+from planner.question import Question, parse
+from planner.ready import Ready, foreseen, make_ready
 from planner.reliability import NodeFailure, Watched
 from planner.transitions import KINDS, Changed
+from unicrond.errors import BadInput
 from unicrond.model.cluster import Node, NodeState
 from unicrond.model.decision import Decision
 from unicrond.model.incident import Incident, Proof, Scope, Severity
@@ -74,6 +79,8 @@ class Learning:
         self._fits: dict[int, _Fitted] = {}
         self._told: dict[tuple[str, str], str] = {}
         self._followed: list[dict[str, Any]] | None = None
+        self._asked: tuple[Question | None, float] = (None, 0.0)
+        self._ready: Ready | None = None
 
     def answer(self, ask: Ask) -> Reply:
         """Raises StoreUnavailable."""
@@ -98,8 +105,27 @@ class Learning:
         found = propose(seen, Known(fits, durations, rates, per_day))
         if found is None:
             return Reply(facts, lines)
+        self._asked = _question(found), ask.at
+        found.doc["foreseen"] = self._foreseen(found.doc["unlimited"])
         doc = json.dumps(found.doc, allow_nan=False)
         return Reply(facts, lines, Plan(found.choice, found.reason, found.alternatives, doc))
+
+    def _foreseen(self, unlimited: Any) -> str:
+        question, at = self._asked
+        if question is None:
+            return ""
+        sizes = {run["id"]: run["size"] for run in unlimited.get("runs", ())}
+        return foreseen(self._ready, question, sizes, at)
+
+    def prepare(self) -> None:
+        """For the next event, after the answer to this one went out; what was ready is stale."""
+        question, at = self._asked
+        if self._ready is not None and self._ready.at == at:
+            return
+        self._ready = None
+        if question is not None:
+            with suppress(BadInput):  # gains that cannot be rounded exactly: then none are ready
+                self._ready = make_ready(question, at)
 
     def _follow(self, heals: Heals, seen: Cluster, now: float) -> tuple[Line, ...]:
         """Heals whose plan is compared now with what came of it, each once."""
@@ -168,6 +194,18 @@ class Learning:
                 self._told[fact.kind, fact.subject] = fact.doc
                 new.append(fact)
         return tuple(new)
+
+
+def _question(found: Proposal) -> Question | None:
+    """The one without limits; None where it cannot be asked."""
+    questions = found.doc["questions"]
+    assert isinstance(questions, dict)
+    try:
+        question = parse(json.dumps(questions["unlimited"]))
+        problem(question)
+    except BadInput:
+        return None
+    return question
 
 
 def _cluster(queries: Queries, ask: Ask) -> Cluster:
