@@ -95,6 +95,15 @@ def test_above_two_megabytes_a_second_it_is_found_as_well(ranks: Ranks, where: s
     assert [said.kind for said in ranks.looks(5)] == [Kind.GPU_OOM]
 
 
+def test_a_line_without_its_end_is_read_once_its_rank_is_silent(ranks: Ranks) -> None:
+    ranks.print(QUIET + OOM.strip())
+    assert ranks.looks(0.5) == []
+    assert [said.kind for said in ranks.looks()] == [Kind.GPU_OOM]
+    assert ranks.sensor._ranks[ranks.files[0]].position == ranks.files[0].stat().st_size
+    ranks.print("\n" + QUIET)
+    assert ranks.looks() == []
+
+
 def test_a_literal_across_two_chunks_is_found(ranks: Ranks) -> None:
     full = printed.FULL_BYTES_OF_ALL
     error = "RuntimeError: CUDA error: device-side assert triggered\n"

@@ -79,7 +79,7 @@ class PrintedLines:
         for rank in self._ranks.values():
             try:
                 size = rank.path.stat().st_size
-                if rank.found is None and size == rank.size:
+                if rank.found is None and rank.position >= size >= rank.size:
                     continue
                 with rank.path.open("rb", buffering=0) as file:
                     yield from self._judged(rank, file.fileno(), size)
@@ -91,15 +91,15 @@ class PrintedLines:
     def _search(self, rank: _Rank, file: int, size: int, share: int, full: int) -> int:
         """Up to the first thing found; how many bytes were read line by line."""
         rank.position = max(rank.position if size >= rank.size else 0, size - share)
-        rank.size = size
+        silent, rank.size = size == rank.size, size
         behind = size - rank.position
         if behind <= min(FULL_BYTES, full):
-            self._found(rank, _first_line(file, rank, size))
+            self._found(rank, _first_line(file, rank, size, silent))
             return behind
         self._found(rank, _first_literal(file, rank, size))
         if rank.found is None:
             rank.position = max(rank.position, size - LAST_BYTES)
-            self._found(rank, _first_line(file, rank, size))
+            self._found(rank, _first_line(file, rank, size, silent))
         return 0
 
     def _found(self, rank: _Rank, at: int | None) -> None:
@@ -121,15 +121,15 @@ class PrintedLines:
             yield Printed("output", said.kind, said.severity, where, words, said.blame)
 
 
-def _first_line(file: int, rank: _Rank, size: int) -> int | None:
-    """Where a line stands that may tell of a failure. Redrawn bars are lines too; the last one
-    waits for its end."""
+def _first_line(file: int, rank: _Rank, size: int, silent: bool) -> int | None:
+    """Where a line stands that may tell of a failure. Redrawn bars are lines too; the last line
+    waits for its end, or for its rank to fall silent."""
     while rank.position < size:
         data = os.pread(file, min(CHUNK_BYTES, size - rank.position), rank.position)
         lines = data.replace(b"\r", b"\n").split(b"\n")
-        if len(lines) == 1 and len(data) < CHUNK_BYTES:
+        if len(lines) == 1 and len(data) < CHUNK_BYTES and not silent:
             return None
-        rest = lines.pop() if len(lines) > 1 else b""
+        rest = b"" if len(lines) == 1 or silent else lines.pop()
         at = rank.position
         for line in lines:
             if PREFILTER.passes(line[:LONGEST_LINE].decode(errors="replace")):
