@@ -1,6 +1,6 @@
-"""Puts what these tests share within reach."""
+"""Puts what these tests share, with each other and with those of agents, within reach."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "unit")]
