@@ -68,7 +68,8 @@ HARMLESS = re.compile(
             "state save file|"
             r"incomplete \w+ data checkpoint",
             r"exit(?:ed)? ?(?:with )?(?:exit )?(?:code|status):? 0\b(?!x)|exitcode *: 0\b|"
-            r"completed +0:0|completed successfully",
+            r"completed +0:0|completed successfully|"
+            r"successfully (?:un)?(?:registered|loaded|initialized)",
             r"(?<![\w.])(?:0|no|zero) (?:\w+ )?(?:errors|failures|failed|warnings?|oom)\b|"
             r"\b(?:errors?|failures?|failed) ?[:=] ?0(?:\.0+)?\b(?! in )",
             # the kernel's ordinary life

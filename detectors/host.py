@@ -75,13 +75,15 @@ RULES = (
          ("i/o error", "jbd2", "medium error", "aborting journal", "failed command", "md/raid",
           "superblock", "ext4-fs error", "xfs (", "btrfs error", "nvme nvme", "buffer i/o",
           "read-only", "hostbyte=did_", "device offlined", "beyond end of device", "disk failure",
-          "no available path", "to offline device"),
-         r"ext4-fs error|(ext4|btrfs)[^\n]*: (i/o error|remounting)|"
+          "no available path", "to offline device", "loading journal", "can't read"),
+         r"ext4-fs error|(ext4|btrfs)[^\n]*: (i/o error|remounting)|jbd2: no valid|"
+         r"(ext4-fs|xfs) \([^)]*\): (error loading|unable to read|can't read)|"
          r"xfs \([^)]*\): [^\n]*(i/o error|corruption|shutting down|"
          r"shutdown|error -\d|internal error)|hostbyte=did_(?!ok)|device offlined|"
          r"btrfs[^\n]*error|(buffer |critical |metadata )?i/o error[, ][^\n]*(dev|sector)|"
          r"nvme nvme\d+: [^\n]*(timeout(?! set)|controller is down|removing after|aborting|"
-         "reset failure)|critical (medium|target) error|jbd2: error|aborting journal|"
+         "identify controller failed|reset failure)|critical (medium|target) error|jbd2: error|"
+         "aborting journal|"
          r"ata\d[^\n]*failed command|nvme\d+n\d+: i/o cmd[^\n]*i/o error|"
          r"raid\d*[^\n]*disk failure|md/raid[^\n]*failed|beyond end of device|no available path|"
          "to offline device|"
