@@ -106,6 +106,52 @@ def test_one_fault_told_again_and_again_drains_once(world: World) -> None:
     assert kinds(world) == [ActionKind.DRAIN]
 
 
+@pytest.mark.parametrize("with_run", [False, True], ids=["an idle node", "a node of a run"])
+def test_one_xid_a_thousand_times_is_one_incident_with_a_count(
+    world: World, with_run: bool
+) -> None:
+    if with_run:
+        running(world, min_nodes=2)
+    world.pass_seconds(1)
+    before = len(world.store.journal)
+    for _ in range(1000):
+        seen(world, "n2", None)
+    world.tick()
+    [incident] = world.core.state.incidents.values()
+    assert incident.count == 1000
+    assert len(world.store.journal) - before < 20
+    world.pass_seconds(30)
+    assert kinds(world).count(ActionKind.DRAIN) == 1
+    assert world.core.state.next_incident_id == incident.incident_id + 1
+
+
+def test_a_later_all_clear_cancels_no_fresh_fault(world: World) -> None:
+    job = running(world, min_nodes=2)
+    seen(world, "n2", None)
+    seen(world, "n2", None, severity="NONE", text="gpu 0: no uncorrected ECC errors")
+    seen(world, "n2", job, severity="NONE", text="gpu 0: no uncorrected ECC errors")
+    assert heals(world, job) < 5
+    world.pass_seconds(5)
+    assert world.run(job).assignment.nodes == ("n1", "n3")
+    assert world.slurm.snapshot().nodes["n2"].reason.startswith("unicron: ECC error incident=")
+
+
+def test_a_users_agents_alone_move_only_so_many_of_the_users_runs_within_an_hour() -> None:
+    world = World(policy=Policy(mode=Mode.ACTIVE, user_moves_per_hour=1))
+    world.nodes(9)
+    first, second = (running(world, min_nodes=2) for _ in range(2))
+    other = running(world, min_nodes=2, uid=1002)
+    moved = []
+    for job in (first, second, other):
+        seen(world, world.run(job).nodes[1], job)
+        world.pass_seconds(20)
+        moved.append(world.run(job).generation)
+    assert moved == [2, 1, 2]
+    assert "alone moved as many runs within the hour as they may" in story_of(world)
+    seen(world, world.run(second).nodes[1], None)
+    heals(world, second)
+
+
 def test_a_node_drained_by_a_person_is_left_to_that_person(world: World) -> None:
     world.slurm.drain_by_person("n4", "bad fan")
     world.pass_seconds(5)

@@ -26,6 +26,12 @@ def drains_left(state: State, now: float) -> bool:
     return done + under_way < state.policy.drains_per_hour
 
 
+def moves_left(state: State, run: Run, now: float) -> bool:
+    """Whether one more run of this user may leave a node because the user's own agent says so."""
+    done = sum(at > now - 3600 and uid == run.uid for at, uid in state.moves)
+    return done < state.policy.user_moves_per_hour
+
+
 def shunned_by_others(state: State, run: Run, node: str) -> bool:
     """Whether a run of another user moved off this node too: two witnesses who cannot collude."""
     return any(node in other.shunned and other.uid != run.uid for other in state.runs.values())

@@ -1,6 +1,7 @@
 """What hardware is seen to do, as incidents. SEV1 alone moves anything.
 
-told by an agent (a user's process, which may lie)   its own run leaves the node, if it can
+told by an agent (a user's process, which may lie)   its own run leaves the node, if it can, within
+                                                     a budget of its user
 told by the node's root sensor                       every run leaves it, and it is drained, if what
                                                      is broken is the node's own
 What weighs less is kept for a while: it may be why a rank ends.
@@ -15,7 +16,7 @@ from detectors.trust import sensed
 from detectors.verdict import Kind
 from unicrond.core import record
 from unicrond.core.cycle import Cycle
-from unicrond.core.guards import OUR_REASON, drains_left
+from unicrond.core.guards import OUR_REASON, drains_left, moves_left
 from unicrond.core.state import State
 from unicrond.core.trouble import Fault, has_room_without, report
 from unicrond.model.cluster import NodeState
@@ -124,11 +125,21 @@ def _unexplained(incident: Incident, fault: Fault) -> bool:
 
 
 def _leave(cycle: Cycle, run: Run, fault: Fault, signal: Signal) -> None:
-    if has_room_without(cycle, run, fault.node):
-        _move(cycle, run, fault)
+    if why := _stays(cycle, run, fault):
+        cycle.state.hints[signal.node] = signal
+        cycle.note("signal", f"{fault.what}; {why}", run, node=fault.node)
         return
-    cycle.state.hints[signal.node] = signal
-    cycle.note("signal", f"{fault.what}; the run has nowhere else to go", run, node=fault.node)
+    _move(cycle, run, fault)
+    if run.healing is None and cycle.state.runs[run.run_id].healing is not None:
+        cycle.state.moves.append((cycle.now, run.uid))
+
+
+def _stays(cycle: Cycle, run: Run, fault: Fault) -> str:
+    if not has_room_without(cycle, run, fault.node):
+        return "the run has nowhere else to go"
+    if run.healing is None and not moves_left(cycle.state, run, cycle.now):
+        return f"{run.user}'s agents alone moved as many runs within the hour as they may"
+    return ""
 
 
 def _move(cycle: Cycle, run: Run, fault: Fault) -> None:
@@ -149,6 +160,8 @@ def _condemn(cycle: Cycle, fault: Fault, runs: list[Run]) -> None:
         _move(cycle, run, fault)
     node = state.nodes.get(fault.node)
     if node is None or node.state is not NodeState.UP or _draining(cycle, fault.node):
+        if _told_again(cycle, fault):
+            return
         cycle.note("signal", f"{fault.what}; it is out of service already", node=fault.node)
         return
     incident = cycle.incident_of(state.runs[runs[0].run_id]) if runs else None
@@ -165,6 +178,15 @@ def _condemn(cycle: Cycle, fault: Fault, runs: list[Run]) -> None:
             rule=fault.rule,
         )
     _drain(cycle, incident, fault)
+
+
+def _told_again(cycle: Cycle, fault: Fault) -> bool:
+    """What an open incident knows already is only counted."""
+    for incident in cycle.state.incidents.values():
+        if (incident.root_node, incident.kind) == (fault.node, fault.kind):
+            cycle.put_incident(replace(incident, count=incident.count + 1))
+            return True
+    return False
 
 
 def _draining(cycle: Cycle, node: str) -> bool:

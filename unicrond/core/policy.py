@@ -37,3 +37,4 @@ class Policy:
     # budgets
     drains_per_hour: int = 4
     restarts_per_hour: int = 20  # of one run
+    user_moves_per_hour: int = 8  # of all runs of one user, on the word of its agents alone

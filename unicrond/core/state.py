@@ -32,6 +32,7 @@ class State:
     next_incident_id: int = 1
     next_ordinal: int = 0  # of actions; never repeats
     drains: list[tuple[float, str]] = field(default_factory=list)
+    moves: list[tuple[float, int]] = field(default_factory=list)  # when, of which user's run
     lag_seconds: float = 0.0
     delayed: set[ActionKey] = field(default_factory=set)  # waiting for Slurm to answer
     slow: dict[int, dict[int, Evidence]] = field(default_factory=dict)  # by run and rank
@@ -53,6 +54,7 @@ class State:
     def forget_before(self, time: float) -> None:
         """Drops what no decision looks at any more."""
         self.drains = [drain for drain in self.drains if drain[0] > time]
+        self.moves = [move for move in self.moves if move[0] > time]
         self.waiting = {key for key in self.waiting if key[0] in self.incidents}
         for run in tuple(self.runs.values()):
             if run.state.ended and run.ended_at < time:

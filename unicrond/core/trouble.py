@@ -145,6 +145,7 @@ def _changes_the_way(run: Run, fault: Fault) -> bool:
 
 def _merge(cycle: Cycle, incident: Incident, run: Run, fault: Fault) -> Incident:
     """One more report. The root moves only to an earlier culprit, never to a victim."""
+    again = fault.what == incident.summary  # that is only counted
     incident = replace(incident, count=incident.count + 1)
     earlier = fault.own and fault.noticed_at < incident.first_signal_at
     nearer = fault.sick and incident.severity is not Severity.SEV1  # why what ended did
@@ -159,7 +160,8 @@ def _merge(cycle: Cycle, incident: Incident, run: Run, fault: Fault) -> Incident
             first_signal_at=min(fault.noticed_at, incident.first_signal_at),
             cause_text=fault.evidence,
         )
-    cycle.note("signal", fault.what, run, incident=incident.incident_id, node=fault.node)
+    if not again:
+        cycle.note("signal", fault.what, run, incident=incident.incident_id, node=fault.node)
     if fault.fact:
         record.joined(cycle, run, incident, fault.rank, fault.what)
     return cycle.put_incident(incident)
