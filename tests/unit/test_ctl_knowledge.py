@@ -24,6 +24,7 @@ from unicrond.api.app import create_app
 from unicrond.ctl import client, model
 from unicrond.ctl.plan import plan
 from unicrond.ctl.reliability import reliability
+from unicrond.ctl.simulate import simulate
 from unicrond.errors import Refused
 from unicrond.model.incident import IncidentState, Scope, Severity
 from unicrond.model.mode import Mode
@@ -74,6 +75,7 @@ def ctl(tmp_path: Path, store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> Ite
         app = typer.Typer()
         app.command()(plan)
         app.command()(reliability)
+        app.command()(simulate)
         app.add_typer(model.app, name="model")
         yield lambda *words: CliRunner().invoke(app, words)
 
@@ -154,6 +156,20 @@ def test_what_became_of_plans_stands_beside_what_they_predicted(
     assert re.search(r"\n12 +4711 +shrink +shrink +49.0 s +21.0 s +2e\+17 +9e\+16 +75%", shown)
     told = json.loads(ctl("plan", "--json").output)["followed"]
     assert told[0]["measured_kept"] is None and told[0]["predicted_price"] == 2e17
+
+
+def test_unicrond_is_asked_for_the_incidents_of_a_past(
+    ctl: Ctl, store: SqlStore, tmp_path: Path
+) -> None:
+    learned(store, tmp_path)
+    history = str(Path(__file__).parents[2] / "docs" / "history.txt")
+    words = ("simulate", "--history", history, "--policy", "unicron", "--json")
+    gap = "our incidents are not given"
+    assert gap in ctl(*words).output
+    done = ctl(*words, "--incidents", "unicrond")
+    assert done.exit_code == 0, repr(done.exception)
+    found = json.loads(done.output)
+    assert gap not in "".join(found["gaps"]) and found["failures"] == 3
 
 
 @pytest.mark.parametrize(

@@ -248,6 +248,16 @@ def test_malformed_incidents_are_named(tmp_path: Path, text: str, said: str) -> 
         command.simulate(history=EXAMPLE["history"], incidents=str(tmp_path / "i.json"))
 
 
+def test_what_says_nothing_of_a_past_is_refused_beside_it() -> None:
+    with pytest.raises(BadInput, match="--runs: says nothing of a past"):
+        command.simulate(**EXAMPLE, runs="case-1")
+
+
+def test_a_history_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"--history: cannot read .*: No such file"):
+        command.simulate(history=str(tmp_path / "absent"))
+
+
 def test_a_malformed_history_ends_with_its_line_and_exit_code_2(tmp_path: Path) -> None:
     path = tmp_path / "h.txt"
     path.write_text(Path(EXAMPLE["history"]).read_text().replace("2026-10-03T02:11:00", "then", 1))

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
+import typer
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from simulator.engine import Outcome, simulate
@@ -43,7 +43,6 @@ COLUMNS: Columns = {
 class Asked:
     history: str
     since: str
-    incidents: str | None
     least_nodes: int
     repair_hours: float | None
 
@@ -73,14 +72,13 @@ class _Run(_Part):
     min_nodes: Annotated[int, Field(ge=1)] = 1
 
 
-class _Ours(_Part):
+class Ours(_Part):
     incidents: list[_Incident]
     runs: list[_Run] = []
 
 
-def answer(asked: Asked, policies: Sequence[Policy]) -> dict[str, Any]:
-    """Raises BadInput that names the line and the field, or the place in the incidents."""
-    ours = _ours(asked.incidents)
+def answer(asked: Asked, ours: Ours | None, policies: Sequence[Policy]) -> dict[str, Any]:
+    """Raises BadInput that names the line and the field."""
     told = {run.run_id: Told(run.weight, run.min_nodes) for run in ours.runs} if ours else {}
     faults = list(_faults(ours.incidents)) if ours else None
     spells = accounting.parse(_text(asked), asked.history)
@@ -100,6 +98,12 @@ def answer(asked: Asked, policies: Sequence[Policy]) -> dict[str, Any]:
         "policies": [_policy(found, _played(found, policy)) for policy in policies],
         "gaps": list(found.gaps),
     }
+
+
+def refuse(given: Mapping[str, object]) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise BadInput(f"{name}: says nothing of a past; leave it out beside --history")
 
 
 def _played(found: Past, policy: Policy) -> Outcome:
@@ -142,16 +146,17 @@ def _read(path: str, option: str) -> bytes:
     return found
 
 
-def _ours(source: str | None) -> _Ours | None:
+def ours(source: str | None, context: typer.Context) -> Ours | None:
+    """What unicrond knows, or a file; raises BadInput that names the place in it."""
     if source is None:
         return None
     if source == "unicrond":
-        client = Client(click.get_current_context().obj)
+        client = Client(context.obj)
         given: object = {name: client.items(f"/{name}") for name in ("incidents", "runs")}
     else:
         given = _json(source)
     try:
-        return _Ours.model_validate({"incidents": given} if isinstance(given, list) else given)
+        return Ours.model_validate({"incidents": given} if isinstance(given, list) else given)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(step) for step in first["loc"])

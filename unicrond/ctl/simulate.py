@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -33,6 +33,9 @@ KNOWN: Columns = {
     "about": lambda item: item["about"],
 }
 HIDDEN = ("about",)
+Incidents = Annotated[str | None, typer.Option(help="JSON of yours; or unicrond, to ask it.")]
+LeastNodes = Annotated[int, typer.Option(min=1, help="Jobs of fewer nodes are no runs.")]
+BY_PYTHON = cast(typer.Context, None)  # a caller that is not the command line
 
 
 def simulate(
@@ -56,18 +59,15 @@ def simulate(
         typer.Option(help="Your own past: a file of sacct --parsable2, - is stdin; or sacct."),
     ] = None,
     since: Annotated[str, typer.Option(help="What sacct is asked for.")] = "now-30days",
-    incidents: Annotated[
-        str | None, typer.Option(help="JSON of your incidents; or unicrond, which is asked then.")
-    ] = None,
-    least_nodes: Annotated[
-        int, typer.Option(min=1, help="Jobs of fewer nodes are no runs of the past.")
-    ] = 2,
+    incidents: Incidents = None,
+    least_nodes: LeastNodes = 2,
     plots: Annotated[
         Path | None, typer.Option(help="Folder for pictures of the first seed.")
     ] = None,
     known: Annotated[bool, typer.Option("--list", help="Scenarios, mixes and policies.")] = False,
     noheader: NoHeader = False,
     as_json: AsJson = False,
+    context: typer.Context = BY_PYTHON,
 ) -> None:
     """What failures cost under each policy: WAF, goodput, ETTR, GPU-hours lost by cause."""
     from simulator import library, study  # slow to import
@@ -79,8 +79,10 @@ def simulate(
         show(_known(everyone), KNOWN, list(KNOWN), shape)
         return
     if history is not None:
-        asked = past.Asked(history, since, incidents, least_nodes, repair_hours)
-        past.tell(past.answer(asked, study.chosen(everyone, policy or past.USUAL)), shape)
+        past.refuse({"--plots": plots, "--runs": runs, "--others-waiting": others_waiting})
+        asked = past.Asked(history, since, least_nodes, repair_hours)
+        ours = past.ours(incidents, context)
+        past.tell(past.answer(asked, ours, study.chosen(everyone, policy or past.USUAL)), shape)
         return
     changes = library.Changes(
         runs=runs, repair_hours=repair_hours, queue=library.slurm_queue(others_waiting)
