@@ -36,20 +36,23 @@ class Place:
     local_rank: int
     master_address: str
     master_port: int
+    hosts_store: bool = False  # of this generation
 
 
 def place_in(environment: Mapping[str, str]) -> Place:
     """As torchrun and Unicron's agent tell it; alone where nobody tells. Raises ValueError."""
     told = {name: environment.get(name, "") for name in _NUMBERS}
     if not told["RANK"]:
-        return Place(0, 0, 1, 0, "127.0.0.1", 0)
+        return Place(0, 0, 1, 0, "127.0.0.1", 0, hosts_store=True)
     wrong = [name for name, text in told.items() if not text.isdecimal()]
     if wrong:
         raise ValueError(f"{wrong[0]} is {told[wrong[0]]!r}: start with unicron-run or torchrun")
     rank, world_size, local_rank, port = (int(told[name]) for name in _NUMBERS)
     address = environment.get("MASTER_ADDR", "127.0.0.1")
-    generation = int(environment.get("UNICRON_GENERATION", "0"))
-    return Place(generation, rank, world_size, local_rank, address, port)
+    restarts = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
+    generation = int(environment.get("UNICRON_GENERATION", restarts))
+    hosts = rank == 0 and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    return Place(generation, rank, world_size, local_rank, address, port, hosts)
 
 
 class Collective(Protocol):

@@ -25,7 +25,7 @@ import unicron
 from unicron import Run
 from unicron.channel import Order, of_this_process
 from unicron.collective import Collective, Place, place_in
-from unicron.errors import AgentGone, Revoked
+from unicron.errors import AgentGone, Revoked, Stuck
 
 WORD_SECONDS = 30.0  # for the agent's first word after a collective has failed
 DECISION_SECONDS = 300.0  # from `stay` to what comes of it
@@ -65,6 +65,7 @@ class Elastic:
                 self._come_apart(place, outcome)
         finally:
             unicron.before_next_step = None
+            self._is_out()
             if self._channel:
                 self._channel.close()
 
@@ -146,20 +147,20 @@ class Elastic:
 
     def _leave(self, generation: int) -> None:
         self._collective.revoke(generation)
-        self._collective.leave()
+        try:
+            self._collective.leave()
+        except Stuck as error:
+            _end_process(str(error))
+        self._is_out()
+
+    def _is_out(self) -> None:
         self._in = -1
         while self._timers:
             self._timers.pop().cancel()
 
     def _must_be_out(self, generation: int) -> None:
         if 0 <= self._in <= generation:
-            print(
-                f"unicron: not out of generation {generation} {OUT_SECONDS:g} s after its end: "
-                "this process ends",
-                file=sys.stderr,
-            )
-            faulthandler.dump_traceback()
-            os._exit(NOT_OUT)
+            _end_process(f"not out of generation {generation} {OUT_SECONDS:g} s after its end")
 
     def _greet(self) -> None:
         """An agent that is away now is no reason not to train."""
@@ -183,6 +184,13 @@ class _Raised:
         while error is not None:
             traceback.clear_frames(error.__traceback__)
             error = error.__cause__ or error.__context__
+
+
+def _end_process(why: str) -> None:
+    """At once: what is stuck would keep the interpreter from ending, too."""
+    print(f"unicron: {why}: this process ends", file=sys.stderr, flush=True)
+    faulthandler.dump_traceback()
+    os._exit(NOT_OUT)
 
 
 def _first_line(error: Exception) -> str:

@@ -57,20 +57,21 @@ class Gloo:
 
     def _form(self, place: Place) -> None:
         connect = timedelta(seconds=CONNECT_SECONDS)
-        if place.rank != 0:
+        if not place.hosts_store:
             await_listener(place, lambda: place.generation <= self._revoked)
         with self._sockets.noted():
-            self._store = dist.TCPStore(
+            tcp = dist.TCPStore(
                 place.master_address,
                 place.master_port,
-                is_master=place.rank == 0,
+                is_master=place.hosts_store,
                 timeout=connect,
                 wait_for_workers=False,
             )
+            self._store = dist.PrefixStore(f"unicron/{place.generation}", tcp)
             self._arrive(place)
             dist.init_process_group(
                 "gloo",
-                store=dist.PrefixStore(f"unicron/{place.generation}", self._store),
+                store=self._store,
                 rank=place.rank,
                 world_size=place.world_size,
                 timeout=connect,

@@ -55,20 +55,21 @@ class Nccl:
         self._generation = place.generation
         os.environ.update(BEFORE_A_GROUP)
         connect = timedelta(seconds=CONNECT_SECONDS)
-        if place.rank != 0:
+        if not place.hosts_store:
             await_listener(place, lambda: place.generation <= self._revoked)
-        self._store = dist.TCPStore(
+        tcp = dist.TCPStore(
             place.master_address,
             place.master_port,
-            is_master=place.rank == 0,
+            is_master=place.hosts_store,
             timeout=connect,
             wait_for_workers=False,
         )
+        self._store = dist.PrefixStore(f"unicron/{place.generation}", tcp)
         device = torch.device("cuda", place.local_rank)
         torch.cuda.set_device(device)
         dist.init_process_group(
             "nccl",
-            store=dist.PrefixStore(f"unicron/{place.generation}", self._store),
+            store=self._store,
             rank=place.rank,
             world_size=place.world_size,
             timeout=timedelta(seconds=timeout_seconds),

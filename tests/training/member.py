@@ -33,7 +33,7 @@ DEVICE = "cuda" if sys.argv[1] == "nccl" else "cpu"
 
 
 def form(generation: str, rank: str, world: str, port: str) -> None:
-    place = Place(int(generation), int(rank), int(world), 0, "127.0.0.1", int(port))
+    place = Place(int(generation), int(rank), int(world), 0, "127.0.0.1", int(port), rank == "0")
     COLLECTIVE.form(place, timeout_seconds=600.0)
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +70,21 @@ def test_survivors_go_on_in_their_processes_from_the_last_train_step(tmp_path: P
         assert losses(scene.lines("a")) == pytest.approx(
             {k: got[k] for k in range(1, begin + 1)}, rel=1e-4
         )
+
+
+def test_outside_a_run_it_trains_alone_and_under_torchrun(tmp_path: Path) -> None:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("UNICRON")}
+    environment |= {"PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "lo"}
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    for steps, launcher in ((3, []), (6, torchrun)):
+        command = [sys.executable, *launcher, *example(tmp_path, steps, 0)]
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        assert {line["step"] for line in lines} == set(range(steps - 2, steps + 1))
+        assert {line["world_size"] for line in lines} == {2 if launcher else 1}
 
 
 def test_many_generations_in_one_process_leak_nothing(tmp_path: Path) -> None:

@@ -235,7 +235,11 @@ def test_without_an_agent_it_is_entered_once_with_the_world_of_torchrun(
 
 
 def test_a_place_that_makes_no_sense_names_the_variable() -> None:
-    assert place_in({}) == Place(0, 0, 1, 0, "127.0.0.1", 0)
+    assert place_in({}) == Place(0, 0, 1, 0, "127.0.0.1", 0, True)
+    told = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_PORT": "7"}
+    assert place_in({**told, "UNICRON_GENERATION": "4"}).hosts_store
+    torchrun = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "3"}
+    assert place_in({**told, **torchrun}) == Place(3, 0, 2, 0, "127.0.0.1", 7, False)
     with pytest.raises(ValueError, match="WORLD_SIZE is '': start with unicron-run or torchrun"):
         place_in({"RANK": "0", "LOCAL_RANK": "0", "MASTER_PORT": "1"})
     with pytest.raises(ValueError, match="backend is 'mpi'"):
