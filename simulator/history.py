@@ -219,7 +219,13 @@ class _Reading:
         for run in runs:
             for spell, after in zip(run.spells, [*run.spells[1:], None], strict=True):
                 mine = [f for f in by_job[spell.job_id] if self._within(spell, f)]
+                known["told"] += len(mine)
                 yield from self._of_spell(run, spell, after, mine, known)
+        self.gap(
+            "incidents while no run of theirs ran, as far as the data go",
+            len(faults) - known["told"],
+            "left out",
+        )
         self.gap(
             "lost nodes whose name is not in the data",
             known["node"],
@@ -243,7 +249,7 @@ class _Reading:
         )
 
     def _within(self, spell: Spell, fault: Fault) -> bool:
-        return spell.began <= fault.at <= (self.ended if spell.ended is None else spell.ended)
+        return spell.began < fault.at <= (self.ended if spell.ended is None else spell.ended)
 
     def _of_spell(
         self, run: _Run, spell: Spell, after: Spell | None, mine: list[Fault], known: Counter[str]

@@ -143,6 +143,13 @@ def test_an_incident_that_nobody_closed_is_named() -> None:
     assert "incidents without an end: 1" in gaps(found)
 
 
+def test_incidents_of_jobs_that_the_accounting_does_not_have_are_counted() -> None:
+    faults = [Fault(9, 5 * HOURS, None, 1), Fault(1, 50 * HOURS, None, 1)]
+    found = read(spell(0, 10), spell(0, 60, nodes="ef", job=2), faults=faults)
+    assert found.failures == ()
+    assert "incidents while no run of theirs ran, as far as the data go: 2; left out" in found.gaps
+
+
 def test_a_failure_hits_its_run_wherever_that_is_and_nobody_once_it_has_ended() -> None:
     found = read(
         spell(0, 10, "NODE_FAIL"), spell(13, 20, nodes="abce"), spell(0, 60, nodes="fg", job=2)
