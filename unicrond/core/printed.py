@@ -3,7 +3,7 @@ explains why its rank ends without a word, or why all stand still."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from detectors.verdict import Blame, Kind
 from unicrond.core.cycle import Cycle
@@ -43,7 +43,9 @@ def on_printed(cycle: Cycle, run: Run, signal: Signal) -> None:
     if known is None and len(seen) < MOST_TOLD:
         cycle.note("signal", f"{words} ({words.kind})", run, node=words.node)
     if known is None or words.own or not known.own:
-        seen[words.rank] = signal
+        told = {name: signal.data.get(name) for name in ("kind", "severity", "blame")}
+        # a user's agent may tell any amount
+        seen[words.rank] = replace(signal, text=words.text, data=told)
 
 
 def words_of(signal: Signal) -> Words | None:
