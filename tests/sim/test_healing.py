@@ -339,6 +339,26 @@ def test_a_suspicion_is_told_at_once_and_once_a_minute(world: World) -> None:
     assert world.performed == []
 
 
+def test_whoever_seems_to_hold_up_the_others_is_told_long_before_it_is_overdue(
+    world: World,
+) -> None:
+    job = running(world)
+    waits, loads = "/x/torch/distributed/distributed_c10d.py", "train.py:7 in load"
+    for _ in range(3):
+        for rank, where in enumerate((waits, loads, waits)):
+            told(
+                job, world, SignalKind.SLOW, rank, process_state="S", seconds=2.0,
+                usual_seconds=0.2, where=where,
+            )  # fmt: skip
+        world.pass_seconds(1)
+    lines = [e.text for e in world.store.journal if "while the others wait" in e.text]
+    assert lines == [
+        "rank 1 on n2 is at train.py:7 in load, while the others wait for it: no train step for "
+        "2.0 s, 0.20 s is usual: a suspicion"
+    ]
+    assert world.performed == []
+
+
 def test_slow_iterations_that_end_well_change_nothing(world: World) -> None:
     job = running(world)
     for _ in range(10):

@@ -86,6 +86,23 @@ def test_a_stack_of_an_earlier_suspicion_is_not_told_again(tmp_path: Path) -> No
     assert data["where"] == ""
 
 
+def test_a_stack_names_where_the_main_thread_is_and_the_scripts_own_line(tmp_path: Path) -> None:
+    stacks = tmp_path / "stacks"
+    stacks.write_text(
+        'Thread 0x1 (most recent call first):\n  File "/home/a/loader.py", line 1 in other\n\n'
+        "Current thread 0x2 (most recent call first):\n"
+        '  File "/usr/lib/python3.11/threading.py", line 327 in wait\n'
+        '  File "/home/a/train.py", line 9 in load\n  File "/home/a/train.py", line 30 in main\n'
+    )
+    assert agents_inside.innermost(stacks) == (
+        'File "/usr/lib/python3.11/threading.py", line 327 in wait, '
+        'from File "/home/a/train.py", line 9 in load'
+    )
+    stacks.write_text('Current thread 0x2:\n  File "/home/a/train.py", line 9 in load\n')
+    assert agents_inside.innermost(stacks) == 'File "/home/a/train.py", line 9 in load'
+    assert agents_inside.innermost(tmp_path / "none") == ""
+
+
 def test_a_rank_in_which_no_hook_ran_is_said_to_be_unwatched_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

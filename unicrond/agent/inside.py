@@ -30,6 +30,7 @@ PACES_SECONDS = 3.0  # told again for so long: a beat may be lost
 IN_FLIGHT_SECONDS = 2.0  # for an exception in flight to be caught, or to end its rank
 STACK_BYTES = 16 * 1024
 UNWATCHED_SECONDS = 120.0
+LIBRARIES = ("/lib/python", "/site-packages/", "/dist-packages/", '"<frozen ')  # not the script's
 ENDED = ("", "Z", "X")  # no hang: its exit status tells more, to whoever waits for it
 NANO = 1e-9
 
@@ -251,12 +252,14 @@ def _ask_for_stack(pid: int, path: Path) -> None:
 
 
 def innermost(path: Path) -> str:
-    """The line that the main thread is at: `File "...", line 7 in f`."""
+    """The line that the main thread is at, `File "...", line 7 in f`, and the script's own line
+    that led there."""
     try:
         with path.open(errors="replace") as file:
             text = file.read(STACK_BYTES)
     except OSError:
         return ""
     main = text.rpartition("Current thread")[2] or text
-    line = next((line for line in main.splitlines() if line.strip().startswith("File ")), "")
-    return line.strip()
+    stack = [line.strip() for line in main.splitlines() if line.strip().startswith("File ")]
+    own = next((line for line in stack if not any(part in line for part in LIBRARIES)), "")
+    return ", from ".join(dict.fromkeys(line for line in (*stack[:1], own) if line))

@@ -49,6 +49,7 @@ class Cycle:
         """The run in a new generation, of which nothing was seen yet. To be put."""
         self.state.slow.pop(run.run_id, None)
         self.state.suspected.pop(run.run_id, None)
+        self.state.located.pop(run.run_id, None)
         self.state.printed.pop(run.run_id, None)
         return replace(
             run,

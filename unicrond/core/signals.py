@@ -216,6 +216,7 @@ def _on_slow(cycle: Cycle, run: Run, signal: Signal) -> None:
     seen[evidence.rank] = evidence
     finding = find(tuple(seen.values()), run.assignment.world_size - len(_ended_early(run)))
     if finding is None:
+        _locate(cycle, run, signal)
         return
     rank, node, what = finding.rank, finding.node, finding.reason
     said = printed.before_silence(cycle.state, run, cycle.now - evidence.seconds)
@@ -273,6 +274,20 @@ def _suspect(cycle: Cycle, run: Run, signal: Signal, evidence: Evidence) -> None
         f"{evidence.seconds:.1f} s, usually {evidence.usual_seconds:.2g} s{where}: a suspicion"
     )
     cycle.note("signal", what, run, node=signal.node)
+
+
+def _locate(cycle: Cycle, run: Run, signal: Signal) -> None:
+    """Who seems to hold up the others, long before anything is done about it."""
+    if run.assignment is None:
+        return
+    if cycle.now < cycle.state.located.get(run.run_id, 0.0) + TOLD_AGAIN_SECONDS:
+        return
+    seen = cycle.state.slow[run.run_id].values()
+    world = run.assignment.world_size - len(_ended_early(run))
+    finding = find([replace(one, overdue=True) for one in seen], world)
+    if finding is not None and finding.rank is not None:
+        cycle.state.located[run.run_id] = cycle.now
+        cycle.note("signal", f"{finding.reason}: a suspicion", run, node=finding.node)
 
 
 def evidence_from(signal: Signal) -> Evidence | None:

@@ -37,6 +37,7 @@ class State:
     delayed: set[ActionKey] = field(default_factory=set)  # waiting for Slurm to answer
     slow: dict[int, dict[int, Evidence]] = field(default_factory=dict)  # by run and rank
     suspected: dict[int, float] = field(default_factory=dict)  # by run, when last told
+    located: dict[int, float] = field(default_factory=dict)  # the same, with who holds up whom
     waiting: set[tuple[int, int]] = field(default_factory=set)  # incident, rank: told what for
     printed: dict[int, dict[int, Signal]] = field(default_factory=dict)  # by run and rank
     speeds: dict[int, Comparison] = field(default_factory=dict)  # by run
@@ -61,6 +62,7 @@ class State:
                 del self.runs[run.run_id]
                 self.slow.pop(run.run_id, None)
                 self.suspected.pop(run.run_id, None)
+                self.located.pop(run.run_id, None)
                 self.printed.pop(run.run_id, None)
                 self.speeds.pop(run.run_id, None)
                 self.vetoed = {key for key in self.vetoed if key[0] != run.run_id}
