@@ -55,7 +55,11 @@ def up(
         spec = LabSpec(nodes=nodes, gpus_per_node=gpus, unicrond=unicrond, unicron_toml=toml)
         with errors.status(f"lab {name}") as spinner:
             Lab(name).up(spec, tell=lambda text: spinner.update(f"lab {name}: {text}"))
-        errors.print(f"lab {name} is up: {nodes} nodes of {gpus} GPUs. Try `lab exec -- sinfo`.")
+        named = "" if name == "lab" else f" --name {name}"
+        errors.print(
+            f"lab {name} is up: {nodes} nodes of {gpus} GPUs. Try `lab exec{named} -- sinfo`.",
+            soft_wrap=True,
+        )
 
 
 def _read(path: Path) -> str:

@@ -1,4 +1,5 @@
-"""Installs the product into a lab's /opt/unicron from this checkout, which users may not reach.
+"""Installs the product into a lab's /opt/unicron: from this checkout, which users may not reach, or
+from the environment that it is installed in.
 
 /opt/unicron/lib        the packages and their bytecode       /opt/unicron/agent.pyz
                         pynvml.py, and libnvidia-ml.so.1 (lab/nvml)
@@ -18,6 +19,7 @@ from lab import nvml, processes
 from lab.errors import LabError
 
 SOURCE = Path(__file__).resolve().parent.parent
+SHARED = Path(sys.prefix) / "share/unicron"
 PACKAGES = ("unicrond", "detectors", "planner", "transition", "db", "unicron", "lab")
 INSIDE = "/opt/unicron"
 PROGRAMS = {
@@ -31,13 +33,14 @@ PYTHONPATH={home}/lib${{PYTHONPATH:+:$PYTHONPATH}} exec {home}/env/bin/python -m
 
 
 def install(target: Path, source: Path = SOURCE) -> None:
-    """Parts that this checkout does not have are left out."""
+    """Parts that are not there are left out."""
+    files = source if (source / "slurm_plugins").is_dir() else SHARED
     library, programs = target / "lib", target / "bin"
     for folder in (library, programs):
         folder.mkdir(parents=True)
     for package in PACKAGES:
         _copy_tree(source / package, library / package)
-    _copy_tree(source / "examples", target / "examples")
+    _copy_tree(files / "examples", target / "examples")
     (target / "env").symlink_to(sys.prefix)
     _copy_pynvml(library)
     _compile(library)
@@ -45,8 +48,8 @@ def install(target: Path, source: Path = SOURCE) -> None:
     _build_agent(library, target / "agent.pyz")
     for name, module in PROGRAMS.items():
         _write_program(programs / name, LAUNCHER.format(home=INSIDE, module=module))
-    _install_wrapper(source / "slurm_plugins/unicron-run", programs / "unicron-run")
-    health_check = source / "slurm_plugins/unicron-healthcheck"
+    _install_wrapper(files / "slurm_plugins/unicron-run", programs / "unicron-run")
+    health_check = files / "slurm_plugins/unicron-healthcheck"
     if health_check.exists():
         shutil.copy(health_check, programs)
     processes.run_here(["chmod", "-R", "a+rX", str(target)])
