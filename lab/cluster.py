@@ -60,6 +60,8 @@ class Lab:
             services.start_unicrond(head)
             for node, init in processes.node_inits(self.name).items():
                 services.start_sensor(node, init)
+            tell("waiting for unicrond")
+            services.await_unicrond(head)
         self.paths.complete.touch()
 
     def down(self) -> None:

@@ -12,6 +12,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from lab import processes
 from lab.errors import LabError
@@ -25,6 +26,9 @@ VARIABLES = {
     "USE_LIBUV": "0",  # every torch has the other store, Debian 13 has no more
 }
 UNICROND_MARK = "unicron-lab-unicrond"
+UNICROND_LOG = "var/log/unicron/unicrond.log"
+UNICROND_SOCKET = "run/unicron/unicrond.sock"
+UNICROND_SECONDS = 20.0
 PAUSE = "sleep"
 
 DATABASE = ["/usr/sbin/mariadbd", "--no-defaults", "--datadir=/var/lib/mysql",
@@ -124,7 +128,19 @@ def start_unicrond(head: int) -> None:
     if unicrond_loop(head) is not None:
         raise LabError("unicrond runs already")
     loop = ["/bin/sh", "-c", UNICROND_LOOP, UNICROND_MARK]
-    detach(head, "root", loop, "/var/log/unicron/unicrond.log")
+    detach(head, "root", loop, f"/{UNICROND_LOG}")
+
+
+def await_unicrond(head: int) -> None:
+    """Until it answers; one that does not start has said why. Its sockets may lie elsewhere."""
+    root = Path(f"/proc/{head}/root")
+    deadline = time.monotonic() + UNICROND_SECONDS
+    while not (root / UNICROND_SOCKET).is_socket() and time.monotonic() < deadline:
+        lines = (root / UNICROND_LOG).read_text(errors="replace").splitlines()
+        if said := next((line for line in lines if line.startswith("unicrond: ")), ""):
+            raise LabError(f"unicrond does not start: {said.removeprefix('unicrond: ')}")
+        time.sleep(0.1)
+    _expect(unicrond_running(head), "unicrond does not start")
 
 
 def stop_unicrond(head: int) -> None:

@@ -315,6 +315,19 @@ def test_a_wrong_command_line_ends_with_2_and_a_sentence(lab: Lab) -> None:
     assert "(bob)" in done.stdout
 
 
+def test_up_tells_of_a_configuration_that_unicrond_refuses(tmp_path: Path) -> None:
+    wrong = tmp_path / "unicron.toml"
+    wrong.write_text('mode = "sometimes"\n')
+    try:
+        done = _command_line("up", "--name", "e2e-none", "--nodes", "1", "--config", str(wrong))
+    finally:
+        Lab("e2e-none").down()
+    assert done.returncode == 2
+    assert (
+        "unicrond does not start: /etc/unicron/unicron.toml: mode: Input should be" in done.stderr
+    )
+
+
 @dataclass(frozen=True)
 class Host:
     """What a lab could leave behind on the host."""
