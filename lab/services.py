@@ -134,9 +134,10 @@ def start_unicrond(head: int) -> None:
 def await_unicrond(head: int) -> None:
     """Until it answers; one that does not start has said why. Its sockets may lie elsewhere."""
     root = Path(f"/proc/{head}/root")
+    log = root / UNICROND_LOG
     deadline = time.monotonic() + UNICROND_SECONDS
     while not (root / UNICROND_SOCKET).is_socket() and time.monotonic() < deadline:
-        lines = (root / UNICROND_LOG).read_text(errors="replace").splitlines()
+        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
         if said := next((line for line in lines if line.startswith("unicrond: ")), ""):
             raise LabError(f"unicrond does not start: {said.removeprefix('unicrond: ')}")
         time.sleep(0.1)
