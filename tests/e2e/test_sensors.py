@@ -63,6 +63,17 @@ def test_a_run_that_needs_all_its_nodes_is_requeued_off_the_broken_one(cluster: 
     assert training.heals()["kind"] == "GPU fell off the bus"
 
 
+def test_a_gpu_that_its_hardware_slows_down_is_left_and_its_node_not_drained(
+    cluster: Stage,
+) -> None:
+    training = settled(cluster.training(LOCKSTEP, "--min-nodes=2"))
+    cluster.lab.fault("throttle", node="n2")
+    training.goes_on(generation=2, within_seconds=40)
+    assert {s.node for s in training.of(2)} == {"n1", "n3"}
+    assert training.heals()["kind"] == "thermal/power throttle"
+    assert cluster.reasons() == {}
+
+
 def test_a_programs_own_xid_moves_nothing_and_explains_the_rank_that_dies(cluster: Stage) -> None:
     training = settled(cluster.training())
     cluster.lab.fault("xid", node="n2", code=31)
