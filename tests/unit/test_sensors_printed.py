@@ -76,6 +76,7 @@ def test_a_traceback_that_comes_line_by_line_is_judged_whole(ranks: Ranks) -> No
         pytest.param("step 1 of 9\r" + OOM, id="behind a bar"),
         pytest.param(b"\xff\xfe\x80 \xc3 broken\n" + OOM.encode() + b"\xe2\x82\n", id="broken"),
         pytest.param("x" * 700_000 + "\n" + OOM, id="a long line before it"),
+        pytest.param("step 1\n" * 1000 + "y" * 40_000 + " " + OOM, id="in a long line"),
         pytest.param(QUIET * 3000 + OOM, id="much before it"),
         pytest.param(OOM + QUIET * 3000, id="much after it"),
         pytest.param("".join(a + b for a, b in zip((QUIET,) * 4, OOM.splitlines(True) * 4,

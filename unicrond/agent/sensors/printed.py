@@ -29,8 +29,8 @@ FULL_BYTES = 1 << 20  # of one rank since the last look: 2 MB/s
 FULL_BYTES_OF_ALL = 2 << 20  # with as many ranks as there may be
 ROUND_BYTES = 32 << 20  # of all ranks, at one look
 CHUNK_BYTES = 256 << 10
+LINES_BYTES = 16 << 10  # that are looked through line by line; a longer line is cut
 LAST_BYTES = 16 << 10
-LONGEST_LINE = 4 << 10  # of which is read
 BEFORE_BYTES, AFTER_BYTES = 2 << 10, 6 << 10  # around what was found
 SETTLE_SECONDS = 0.5  # for the rest of a traceback to come
 JUDGED_AT_ONCE = 10  # of one rank
@@ -82,7 +82,7 @@ class PrintedLines:
                 if rank.found is None and rank.position >= size >= rank.size:
                     continue
                 with rank.path.open("rb", buffering=0) as file:
-                    yield from self._judged(rank, file.fileno(), size)
+                    yield from self._judged(rank, file.fileno())
                     if rank.found is None:
                         full -= self._search(rank, file.fileno(), size, share, full)
             except OSError:
@@ -106,7 +106,7 @@ class PrintedLines:
         if at is not None:
             rank.found = at, self._clock() + SETTLE_SECONDS
 
-    def _judged(self, rank: _Rank, file: int, size: int) -> Iterator[Printed]:
+    def _judged(self, rank: _Rank, file: int) -> Iterator[Printed]:
         now = self._clock()
         if rank.found is None or now < rank.found[1] or not rank.pay(now):
             return
@@ -114,7 +114,7 @@ class PrintedLines:
         start = max(0, at - BEFORE_BYTES)
         data = os.pread(file, at + AFTER_BYTES - start, start)
         rank.position = start + len(data)
-        finding = judge("stderr", _text(data, whole=not start))
+        finding = judge("stderr", _text(data, found=at - start if start else 0))
         if finding is not None and _worth_telling(finding):
             said = finding.verdict
             where, words = rank.path.name, said.evidence
@@ -125,20 +125,29 @@ def _first_line(file: int, rank: _Rank, size: int, silent: bool) -> int | None:
     """Where a line stands that may tell of a failure. Redrawn bars are lines too; the last line
     waits for its end, or for its rank to fall silent."""
     while rank.position < size:
-        data = os.pread(file, min(CHUNK_BYTES, size - rank.position), rank.position)
-        lines = data.replace(b"\r", b"\n").split(b"\n")
-        if len(lines) == 1 and len(data) < CHUNK_BYTES and not silent:
-            return None
-        rest = b"" if len(lines) == 1 or silent else lines.pop()
+        data = os.pread(file, min(LINES_BYTES, size - rank.position), rank.position)
+        last = len(data) < LINES_BYTES or rank.position + len(data) >= size
+        data = data.replace(b"\r", b"\n")
+        if not (last and silent):
+            data = data[: data.rfind(b"\n") + 1] or (b"" if last else data)
         at = rank.position
-        for line in lines:
-            if PREFILTER.passes(line[:LONGEST_LINE].decode(errors="replace")):
-                return at
+        for line in data.split(b"\n") if PREFILTER.holds(data.decode(errors="replace")) else ():
+            if PREFILTER.passes(line.decode(errors="replace")):
+                return at + _place_in(line)
             at += len(line) + 1
-        rank.position += len(data) - len(rest)
-        if len(data) < CHUNK_BYTES:
+        rank.position += len(data)
+        if last:
             return None
     return None
+
+
+def _place_in(line: bytes) -> int:
+    """Of what makes it pass: a long one is more than what is judged."""
+    for at in range(0, len(line), BEFORE_BYTES):
+        piece = line[at : at + BEFORE_BYTES + OVERLAP_BYTES]
+        if PREFILTER.passes(piece.decode(errors="replace")):
+            return at
+    return 0
 
 
 def _first_literal(file: int, rank: _Rank, size: int) -> int | None:
@@ -153,11 +162,10 @@ def _first_literal(file: int, rank: _Rank, size: int) -> int | None:
     return None
 
 
-def _text(data: bytes, whole: bool) -> str:
-    """Without its first line, where that is half a line."""
+def _text(data: bytes, found: int) -> str:
+    """Without the half line that it begins with, unless something was found in that one."""
     lines = data.replace(b"\r", b"\n")
-    first = -1 if whole else lines.find(b"\n")
-    return lines[first + 1 :].decode(errors="replace")
+    return lines[lines.find(b"\n", 0, found) + 1 :].decode(errors="replace")
 
 
 def _worth_telling(finding: Finding) -> bool:
