@@ -380,6 +380,39 @@ def test_an_exception_is_healed_before_its_rank_has_ended(world: World) -> None:
     assert "raised RuntimeError: boom" in "".join(entry.text for entry in world.store.journal)
 
 
+RESET = "Traceback ...\nRuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer"
+
+
+@pytest.mark.parametrize("skew", [-1.0, 0.0, 1.0])
+def test_the_culprit_is_the_root_although_its_victims_speak_first(
+    world: World, skew: float
+) -> None:
+    job = running(world)
+    told(job, world, SignalKind.EXCEPTION, 0, text=RESET)
+    world.tick()
+    incident = world.core.state.incidents[1]
+    assert incident.root_rank == 0, "nobody else is known yet"
+    told(job, world, SignalKind.EXCEPTION, 2, text=RESET)
+    world.clock.at += skew
+    told(job, world, SignalKind.RANK_EXITED, 1, exit_code=0, signal=9)
+    world.clock.at -= skew
+    told(job, world, SignalKind.RANK_EXITED, 2, exit_code=1, signal=0, stderr=RESET)
+    world.tick()
+    incident = world.core.state.incidents[1]
+    assert (incident.root_rank, incident.root_node, incident.severity) == (1, "n2", "SEV2")
+    assert (world.run(job).last_root, world.core.state.next_incident_id) == ("n2", 2)
+    assert "rank 1 on n2 ended by signal 9" in incident.summary
+
+
+def test_a_lost_node_is_the_root_although_its_victims_speak_first(world: World) -> None:
+    job = running(world, min_nodes=2)
+    world.cut("n2")
+    told(job, world, SignalKind.EXCEPTION, 0, text=RESET)
+    world.until(lambda: world.run(job).generation == 2, within_seconds=30)
+    incident = world.core.state.incidents[1]
+    assert (incident.root_node, incident.severity, incident.root_rank) == ("n2", "SEV1", None)
+
+
 def test_a_rank_that_ends_early_is_no_failure_until_others_fail_for_it(world: World) -> None:
     job = running(world)
     told(job, world, SignalKind.RANK_EXITED, 1, exit_code=0, signal=0)

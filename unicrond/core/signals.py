@@ -131,6 +131,7 @@ def _on_exit(cycle: Cycle, run: Run, signal: Signal) -> None:
             rule=verdict.rule,
             fact=True,
             own=own,
+            victim=not own and rank == signal.rank,
             remedy=remedy(verdict),
             program=True,
             final=code == NO_RESTART,
@@ -170,6 +171,7 @@ def _on_exception(cycle: Cycle, run: Run, signal: Signal) -> None:
             # what an exit code alone says is not known yet: the rank has not ended
             rule=RAISED if verdict.rule.startswith("exit.") else verdict.rule,
             own=own,
+            victim=not own and rank == signal.rank,
             remedy=remedy(verdict),
             program=True,
             evidence=signal.text,

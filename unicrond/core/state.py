@@ -38,6 +38,7 @@ class State:
     slow: dict[int, dict[int, Evidence]] = field(default_factory=dict)  # by run and rank
     suspected: dict[int, float] = field(default_factory=dict)  # by run, when last told
     located: dict[int, float] = field(default_factory=dict)  # the same, with who holds up whom
+    victims: set[int] = field(default_factory=set)  # incidents whose root blames a peer
     waiting: set[tuple[int, int]] = field(default_factory=set)  # incident, rank: told what for
     printed: dict[int, dict[int, Signal]] = field(default_factory=dict)  # by run and rank
     speeds: dict[int, Comparison] = field(default_factory=dict)  # by run
@@ -55,6 +56,7 @@ class State:
     def forget_before(self, time: float) -> None:
         """Drops what no decision looks at any more."""
         self.drains = [drain for drain in self.drains if drain[0] > time]
+        self.victims &= self.incidents.keys()
         self.moves = [move for move in self.moves if move[0] > time]
         self.waiting = {key for key in self.waiting if key[0] in self.incidents}
         for run in tuple(self.runs.values()):

@@ -16,6 +16,7 @@ from unicrond.model.cluster import NodeState
 from unicrond.model.incident import Incident, IncidentState, Proof, Scope, Severity
 from unicrond.model.run import HealStep, Run
 
+VICTIM_SECONDS = 2.0  # after a victim's word, in which a culprit's counts as its cause
 IN_PLACE = "SEV3 asks for another try in place, which is carried out as SEV2"
 
 
@@ -33,6 +34,7 @@ class Fault:
     rank: int | None = None
     fact: bool = False  # it has happened: a restart is needed, however far the rule is believed
     own: bool = True
+    victim: bool = False  # it lost a peer, and nobody knows yet which
     remedy: str = ""  # what a person has to mend, where a restart alone is lost time
     program: bool = False  # a rank failed, so progress is in question
     sick: bool = False  # the node is, whatever its ranks do
@@ -62,6 +64,8 @@ def report(cycle: Cycle, run: Run, fault: Fault) -> None:
             return
     else:
         incident = _open(cycle, run, fault, proved=fault.fact and not told.asks_more)
+        if fault.victim:
+            cycle.state.victims.add(incident.incident_id)
         if observed:
             reason = f"{fault.what}; {held}: only observed"
             cycle.decide(incident, run, "observe", reason, held=True)
@@ -144,22 +148,29 @@ def _changes_the_way(run: Run, fault: Fault) -> bool:
 
 
 def _merge(cycle: Cycle, incident: Incident, run: Run, fault: Fault) -> Incident:
-    """One more report. The root moves only to an earlier culprit, never to a victim."""
+    """One more report. The root moves only to an earlier culprit, never to a victim; from a victim
+    also to one that is told of a moment later: its peers see a rank die before its agent does."""
     again = fault.what == incident.summary  # that is only counted
     incident = replace(incident, count=incident.count + 1)
     earlier = fault.own and fault.noticed_at < incident.first_signal_at
     nearer = fault.sick and incident.severity is not Severity.SEV1  # why what ended did
-    if earlier or nearer:
+    soon = fault.program and fault.noticed_at <= incident.first_signal_at + VICTIM_SECONDS
+    known = incident.incident_id in cycle.state.victims
+    found = known and fault.own and (soon or bool(fault.lost))
+    if earlier or nearer or found:
+        cycle.state.victims.discard(incident.incident_id)
         incident = replace(
             incident,
             kind=fault.kind,
-            severity=fault.severity if nearer else incident.severity,
+            severity=fault.severity if nearer or found else incident.severity,
             root_node=fault.node,
             root_rank=fault.rank,
             summary=fault.what,
             first_signal_at=min(fault.noticed_at, incident.first_signal_at),
             cause_text=fault.evidence,
         )
+    if found:
+        cycle.put(replace(cycle.state.runs[run.run_id], last_root=fault.node))
     if not again:
         cycle.note("signal", fault.what, run, incident=incident.incident_id, node=fault.node)
     if fault.fact:
