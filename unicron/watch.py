@@ -43,6 +43,7 @@ COLLECTIVES = (
     "scatter", "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single",
     "barrier",
 )  # fmt: skip
+RAISED = "raised"
 MOST_FRAMES = 20  # of torch's own
 FORGOTTEN_STEPS = 100  # of other optimizers, after which the counted one is given up
 
@@ -126,11 +127,13 @@ class Watcher:
     # exceptions
     def audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         if event == "sys.excepthook":
-            self._tell(arguments[1], arguments[2], arguments[3], "raised")
+            self._tell(arguments[1], arguments[2], arguments[3], RAISED)
 
     def _tell(self, kind: Any, value: Any, trace: Any, where: str) -> None:
         if self._reported or not self._page.mine or threading.get_ident() != self._thread:
             return  # what a thread dies of, its process survives
+        if where == RAISED and (sys.flags.interactive or hasattr(sys, "ps1")):
+            return  # so does an interpreter with a prompt, whatever is raised there
         if not issubclass(kind, (KeyboardInterrupt, SystemExit)):
             from unicron import report  # what it needs costs every Python child some ms
 

@@ -91,7 +91,7 @@ class Rank:
             env={**os.environ, "PYTHONPATH": paths, "UNICRON_PAGE": str(self.page),
                  "UNICRON_SOCKET": str(self.folder / "sock"), "UNICRON_MEMBER": "m.1",
                  **environment},
-            capture_output=True, text=True, timeout=60, check=False,
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
 
     def close(self) -> None:
@@ -301,6 +301,13 @@ def test_where_python_runs_no_start_up_hook_the_program_runs_all_the_same(
     seen = page.read(rank.page)
     assert seen is not None
     assert seen.count == 0
+
+
+def test_what_is_raised_at_a_prompt_is_no_exception_of_the_rank(rank: Rank) -> None:
+    (rank.folder / "startup.py").write_text("print('mine ran')\n")
+    done = rank.run("1 / 0", "-i", PYTHONSTARTUP=str(rank.folder / "startup.py"))
+    assert "ZeroDivisionError" in done.stderr
+    assert rank.said == []
 
 
 def test_without_the_hook_a_script_that_tells_its_iterations_is_seen(rank: Rank) -> None:
