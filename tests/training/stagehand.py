@@ -113,7 +113,8 @@ class Stage:
 
     def lines(self, member: str) -> list[dict[str, Any]]:
         text = self.output(member).read_text()
-        return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+        lines = text.splitlines()
+        return [json.loads(line) for line in lines if line[:1] == "{" and line[-1:] == "}"]
 
     def until(self, what: Callable[[], Any], why: str) -> Any:
         deadline = time.monotonic() + LIMIT_SECONDS
