@@ -13,7 +13,7 @@ from unicrond.core.policy import Policy
 from unicrond.model.cluster import JobState
 from unicrond.model.decision import Mode
 from unicrond.model.incident import IncidentState
-from unicrond.model.run import Phase, RunState
+from unicrond.model.run import RunState
 
 CALM_SECONDS = 400.0
 
@@ -44,12 +44,7 @@ def chaos(seed: int) -> World:
 
 def fault(world: World, dice: random.Random) -> None:
     node = f"n{dice.randint(1, 8)}"
-    victims = [
-        (job, agent.node)
-        for job, running in world.agents.jobs.items()
-        for agent in running.agents.values()
-        if agent.alive and agent.phase is Phase.RUNNING
-    ]
+    victims = world.ranks()
     match dice.choice(["rank", "agent", "cut", "cut", "restore", "far", "ctld", "kill", "person"]):
         case "rank" if victims:
             world.agents.kill_rank(*dice.choice(victims))

@@ -11,7 +11,7 @@ from unicrond.core.policy import Policy
 from unicrond.model.cluster import JobState
 from unicrond.model.decision import Mode
 from unicrond.model.incident import IncidentState
-from unicrond.model.run import Phase, RunState
+from unicrond.model.run import RunState
 
 SWITCHES = [[f"n{i}" for i in range(first, first + 5)] for first in (1, 6, 11)]
 
@@ -38,12 +38,7 @@ def chaos(seed: int) -> World:
 
 def fault(world: World, dice: random.Random) -> None:
     switch = dice.choice(SWITCHES)
-    running = [
-        (job, agent.node)
-        for job, started in world.agents.jobs.items()
-        for agent in started.agents.values()
-        if agent.alive and agent.phase is Phase.RUNNING
-    ]
+    running = world.ranks()
     match dice.choice(["rank", "agent", "cut", "cut", "far", "far", "restore", "links", "kill"]):
         case "rank" if running:
             world.agents.kill_rank(*dice.choice(running))

@@ -16,7 +16,7 @@ from unicrond.link.simulated import SimulatedAgents
 from unicrond.model.cluster import Allocation, JobState
 from unicrond.model.decision import Action, ActionKind, Mode, Outcome, OutcomeState
 from unicrond.model.events import Event, OutcomeArrived, SnapshotTaken, Tick
-from unicrond.model.run import Run, RunState
+from unicrond.model.run import Phase, Run, RunState
 from unicrond.ports import Changes, Store
 from unicrond.slurm.simulated import SimulatedSlurm
 
@@ -107,6 +107,15 @@ class World:
 
     def run(self, job: int) -> Run:
         return self.core.state.runs[job]
+
+    def ranks(self) -> list[tuple[int, str]]:
+        """Job and node of each agent whose ranks run."""
+        return [
+            (job, agent.node)
+            for job, started in self.agents.jobs.items()
+            for agent in started.agents.values()
+            if agent.alive and agent.phase is Phase.RUNNING
+        ]
 
     # time
     def pass_seconds(self, seconds: float) -> None:

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from db.queries import Queries
-from db.store import SqlStore, open_store
+from db.store import SqlStore
 from tests.contract.test_store_contract import (
     ALLOCATION,
     DECISION,
@@ -52,17 +52,6 @@ class NotingControl:
 
     def review(self, incident_id: int, proof: Proof, who: str, official: bool, why: str) -> None:
         self.reviews.append((incident_id, proof, who, official, why))
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/unicron.db"
-
-
-@pytest.fixture
-def store(url: str) -> Iterator[SqlStore]:
-    with closing(open_store(url)) as store:
-        yield store
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from db import knowledge
 from db.knowledge import Knowledge, Learned, Observation, Planned
 from db.queries import Queries
-from db.store import SqlStore, open_store
+from db.store import SqlStore
 from tests.contract.test_store_contract import DECISION, INCIDENT, RUN
 from unicrond.model.decision import Alternative, Decision
 from unicrond.model.incident import IncidentState
@@ -22,23 +21,6 @@ from unicrond.model.run import RunState
 from unicrond.ports import Changes, JournalEntry
 
 SEEN = Observation(RUN.run_id, 16, 2, 10.0, (1.0, 1.1), 20)
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/unicron.db"
-
-
-@pytest.fixture
-def store(url: str) -> Iterator[SqlStore]:
-    with closing(open_store(url)) as store:
-        yield store
-
-
-@pytest.fixture
-def queries(url: str, store: SqlStore) -> Iterator[Queries]:
-    with closing(Queries(url)) as queries:
-        yield queries
 
 
 def test_windows_of_one_size_are_gathered_and_the_newest_kept(

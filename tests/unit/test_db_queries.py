@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -30,23 +29,6 @@ from unicrond.model.decision import Outcome, OutcomeState
 from unicrond.model.incident import IncidentState
 from unicrond.model.run import RunState
 from unicrond.ports import Changes, JournalEntry
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/unicron.db"
-
-
-@pytest.fixture
-def store(url: str) -> Iterator[SqlStore]:
-    with closing(open_store(url)) as store:
-        yield store
-
-
-@pytest.fixture
-def queries(url: str, store: SqlStore) -> Iterator[Queries]:
-    with closing(Queries(url)) as queries:
-        yield queries
 
 
 def test_a_job_is_followed_from_submission_to_its_end(store: SqlStore, queries: Queries) -> None:

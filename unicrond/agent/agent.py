@@ -222,8 +222,9 @@ class Agent:
     def _passed_over(self) -> bool:
         """The others went on, maybe in a job without this node: it leads nobody before Slurm says
         that it is part of the job."""
-        newest = self._fellows.newest_generation()
-        return self._cut_off_now and newest > max(self._cut_off, self._held_in)
+        if not self._cut_off_now:  # asking all peers each tick is for those alone that need it
+            return False
+        return self._fellows.newest_generation() > max(self._cut_off, self._held_in)
 
     async def _end_if_over(self) -> None:
         job, newest = self._job, self._fellows.newest_generation()

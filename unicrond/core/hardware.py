@@ -18,7 +18,7 @@ from unicrond.core import record
 from unicrond.core.cycle import Cycle
 from unicrond.core.guards import OUR_REASON, drains_left, moves_left
 from unicrond.core.state import State
-from unicrond.core.trouble import Fault, has_room_without, report
+from unicrond.core.trouble import Fault, has_room_without, open_incident, report
 from unicrond.model.cluster import NodeState
 from unicrond.model.decision import Action, ActionKind, Mode, Outcome, OutcomeState
 from unicrond.model.incident import Incident, IncidentState, Scope, Severity, Signal
@@ -166,17 +166,7 @@ def _condemn(cycle: Cycle, fault: Fault, runs: list[Run]) -> None:
         return
     incident = cycle.incident_of(state.runs[runs[0].run_id]) if runs else None
     if incident is None:
-        incident = cycle.open_incident(
-            fault.kind,
-            fault.severity,
-            fault.scope,
-            None,
-            fault.what,
-            node=fault.node,
-            noticed_at=fault.noticed_at,
-            evidence=fault.evidence,
-            rule=fault.rule,
-        )
+        incident = open_incident(cycle, None, fault)
     _drain(cycle, incident, fault)
 
 

@@ -63,7 +63,7 @@ def report(cycle: Cycle, run: Run, fault: Fault) -> None:
         if observed or not undone:
             return
     else:
-        incident = _open(cycle, run, fault, proved=fault.fact and not told.asks_more)
+        incident = open_incident(cycle, run, fault, proved=fault.fact and not told.asks_more)
         if fault.victim:
             cycle.state.victims.add(incident.incident_id)
         if observed:
@@ -86,7 +86,8 @@ def _as_believed(fault: Fault, held: str) -> Fault:
     return replace(fault, remedy="", severity=severity, what=what)
 
 
-def _open(cycle: Cycle, run: Run, fault: Fault, *, proved: bool) -> Incident:
+def open_incident(cycle: Cycle, run: Run | None, fault: Fault, *, proved: bool = False) -> Incident:
+    """Of a run, or of the fault's node alone."""
     return cycle.open_incident(
         fault.kind,
         fault.severity,
