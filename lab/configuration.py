@@ -16,6 +16,7 @@ CGROUP_OPTIONAL_SINCE = (23, 11)
 
 def slurm_conf(spec: LabSpec) -> str:
     gres = f"Gres=gpu:{spec.gpus_per_node} " if spec.gpus_per_node else ""
+    topology = "TopologyPlugin=topology/tree\n" if spec.nodes_per_switch else ""
     nodes = "\n".join(
         f"NodeName={node} NodeHostname={node} NodeAddr={node_address(node)} "
         f"CPUs={spec.cpus_per_node} RealMemory=64000 {gres}State=UNKNOWN"
@@ -49,7 +50,7 @@ SchedulerType=sched/backfill
 SchedulerParameters=batch_sched_delay=0,sched_interval=5,bf_interval=5
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
-PriorityType=priority/basic
+{topology}PriorityType=priority/basic
 
 # The nodes are namespaces of one machine: no cgroups of their own, and more CPUs than there are.
 ProctrackType=proctrack/linuxproc
@@ -75,6 +76,14 @@ def gres_conf(spec: LabSpec, paths: LabPaths) -> str:
     numbers = "0" if last == 0 else f"[0-{last}]"
     nodes = f"n[1-{spec.nodes}]" if spec.nodes > 1 else "n1"
     return f"NodeName={nodes} Name=gpu File={paths.devices}/nvidia{numbers}\n"
+
+
+def topology_conf(spec: LabSpec) -> str:
+    """Switches s1, s2, … of the nodes in their order, under one."""
+    names, each = spec.node_names, spec.nodes_per_switch
+    groups = [names[i : i + each] for i in range(0, len(names), each)] if each else []
+    leaves = [f"SwitchName=s{i} Nodes={','.join(g)}\n" for i, g in enumerate(groups, start=1)]
+    return "".join([*leaves, f"SwitchName=top Switches=s[1-{len(leaves)}]\n"] if leaves else [])
 
 
 def cgroup_conf(slurm_version: tuple[int, int]) -> str | None:

@@ -140,6 +140,7 @@ def _configuration_files(
         "/etc/resolv.conf": "",
         "/etc/slurm/slurm.conf": configuration.slurm_conf(spec),
         "/etc/slurm/gres.conf": configuration.gres_conf(spec, paths),
+        "/etc/slurm/topology.conf": configuration.topology_conf(spec),
         "/etc/unicron/unicron.toml": spec.unicron_toml or configuration.unicron_toml(),
         "/etc/unicron/agent.conf": configuration.agent_conf(),
         "/var/lib/mysql-grants.sql": configuration.database_grants(),

@@ -54,6 +54,7 @@ class LabSpec:
 
     nodes: int = 6
     gpus_per_node: int = 8
+    nodes_per_switch: int = 0  # 0: no topology is told
     cpus_per_node: int = 32
     slurmd_timeout_seconds: int = 30
     kill_wait_seconds: int = 5
@@ -63,6 +64,7 @@ class LabSpec:
     def __post_init__(self) -> None:
         _within("nodes", self.nodes, 1, MOST_NODES)
         _within("gpus_per_node", self.gpus_per_node, 0, MOST_GPUS)
+        _within("nodes_per_switch", self.nodes_per_switch, 0, MOST_NODES)
         _within("cpus_per_node", self.cpus_per_node, 1, 1024)
         _within("slurmd_timeout_seconds", self.slurmd_timeout_seconds, 5, 3600)
         _within("kill_wait_seconds", self.kill_wait_seconds, 1, 600)

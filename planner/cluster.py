@@ -315,6 +315,7 @@ def _nodes(cluster: Cluster, members: Mapping[str, Sequence[str]], known: Known)
                 {
                     "name": name,
                     "pool": pool,
+                    "switch": cluster.nodes[name].switch,
                     "run": run.run_id if run else None,
                     "pinned": run is not None and name == run.batch_host,
                     "lemon": name in lemons,

@@ -5,13 +5,14 @@ out; lemons (nodes that fail often) only when nothing else is left; as few switc
 run that gives nodes back keeps its pinned ones (Slurm cannot shrink a job off its batch host),
 gives its lemons first, then empties its least used switches. For one run that is the least number
 of switches; among runs the largest need is served first, which is a rule and not an optimum.
+A node whose switch is not told, among others whose is, counts as alone on one.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.allocator import Infeasible
 
@@ -33,6 +34,8 @@ def place(sites: Sequence[Site], counts: Mapping[int, int]) -> dict[int, tuple[s
 
     Raises Infeasible where usable nodes run out, or a run would have to give up a pinned one.
     """
+    if any(site.switch for site in sites):
+        sites = [s if s.switch else replace(s, switch=f"?{s.name}") for s in sites]
     kept = {run: _keep(run, count, sites) for run, count in counts.items()}
     names = {site.name for nodes in kept.values() for site in nodes}
     free = [

@@ -25,6 +25,7 @@ from unicrond.slurm.watcher import watch_command
 
 OURS = "unicron: node_lost incident=1"
 NODES = tuple(f"n{number}" for number in range(1, 5))
+SWITCHES = {"n1": "s1", "n2": "s1", "n3": "s2", "n4": "s2"}
 
 
 class World(Protocol):
@@ -55,7 +56,7 @@ class SimulatedWorld:
         self._simulated = SimulatedSlurm(self._clock)
         self.slurm: Slurm = self._simulated
         for node in NODES:
-            self._simulated.add_node(node)
+            self._simulated.add_node(node, switch=SWITCHES[node])
         self.cut = self._simulated.cut
         self.restore = self._simulated.restore
         self.cancel = self._simulated.cancel
@@ -131,7 +132,7 @@ class LabWorld:
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
     lab = Lab("slurmlab")
-    lab.up(LabSpec(nodes=len(NODES)))
+    lab.up(LabSpec(nodes=len(NODES), nodes_per_switch=2))
     yield lab
     lab.down()
 
@@ -198,6 +199,11 @@ def test_a_snapshot_shows_nodes_and_jobs(world: World) -> None:
     assert len(job.nodes) == 2
     assert job.batch_host == job.nodes[0]
     assert job.start_time >= job.submit_time > 0
+
+
+def test_each_node_says_on_which_switch_it_hangs(world: World) -> None:
+    seen = world.slurm.snapshot()
+    assert {name: node.switch for name, node in (seen.nodes or {}).items()} == SWITCHES
 
 
 def test_no_jobs_are_none_and_not_unknown(world: World) -> None:

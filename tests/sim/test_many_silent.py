@@ -122,12 +122,13 @@ def test_those_cut_together_count_together_though_beats_end_one_after_another(
 
 
 def test_more_than_may_be_lost_at_once_is_a_persons(world: World) -> None:
+    world.nodes(12, on_first_switch=8)
     job = running(world)
     cut(world, (*FIVE, "n7", "n8"))
     world.pass_seconds(25)
     assert kinds(world) == [ActionKind.NOTIFY]
     assert world.run(job).generation == 1
-    assert "7 of 12 nodes are lost at once: deciding nothing" in story(world)
+    assert "7 of 12 nodes are lost at once, all on switch s1: deciding nothing" in story(world)
     world.tell(ModeSet(world.clock.at, Mode.ACTIVE, "an admin"))
     world.pass_seconds(1)
     assert world.run(job).healing is None, "a mode does not make it less than it is"

@@ -370,7 +370,7 @@ def test_a_job_whose_record_makes_no_sense_is_told_once_and_slurm_is_well(world:
     world.pass_seconds(TICK_SECONDS)
     assert world.core.state.slurm_error == ""
     told = [entry.text for entry in world.store.journal if "Slurm" in entry.text]
-    assert told == ["Slurm's records of some jobs make no sense: 77 is odd"]
+    assert told == ["some of what Slurm says makes no sense: 77 is odd"]
     world.tell(SnapshotTaken(replace(odd, allocations={77: unknown_job(77)})))
     world.pass_seconds(TICK_SECONDS)
     assert world.core.state.slurm_error == "77 is odd"

@@ -53,9 +53,11 @@ class World:
         self.start_unicrond()
 
     # the world's own
-    def nodes(self, count: int, gpus: int = 1) -> None:
+    def nodes(self, count: int, gpus: int = 1, on_first_switch: int = 0) -> None:
+        """Without `on_first_switch` no topology is told."""
         for i in range(1, count + 1):
-            self.slurm.add_node(f"n{i}", gpus)
+            switch = ("s1" if i <= on_first_switch else "s2") if on_first_switch else ""
+            self.slurm.add_node(f"n{i}", gpus, switch)
 
     def submit(
         self,

@@ -26,6 +26,13 @@ def test_a_run_that_no_switch_can_hold_takes_the_largest_ones() -> None:
     assert place(sites, {1: 5}) == {1: ("c0", "c1", "c2", "b0", "b1")}
 
 
+def test_nodes_of_which_no_switch_is_told_are_not_taken_for_neighbours() -> None:
+    sites = [Site("a1", "a"), Site("a2", "a"), Site("x1"), Site("x2"), Site("x3")]
+    assert place(sites, {1: 2}) == {1: ("a1", "a2")}
+    assert place(sites, {1: 3}) == {1: ("a1", "a2", "x1")}
+    assert place(sites[2:], {1: 2}) == {1: ("x1", "x2")}, "no topology: all on one"
+
+
 def test_unusable_nodes_are_never_given_nor_kept() -> None:
     sites = [Site("a1", "a", 1, usable=False), Site("a2", "a", usable=False), Site("b1", "b")]
     assert place(sites, {1: 1}) == {1: ("b1",)}

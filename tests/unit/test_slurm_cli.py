@@ -39,7 +39,8 @@ class StandIn:
         self._cases.append(f'*"{words}"*) cat {output}; cat {trouble} >&2; exit {status};;')
         cases = "\n".join(self._cases)
         self.script.write_text(
-            f'#!/bin/sh\necho "$@" >>{self.told}\ncase "$*" in\n{cases}\n*) exit 99;;\nesac\n'
+            f'#!/bin/sh\necho "$@" >>{self.told}\ncase "$*" in\n{cases}\n'
+            f'*"show topology"*) exit 0;;\n*) exit 99;;\nesac\n'
         )
         self.script.chmod(self.script.stat().st_mode | stat.S_IXUSR)
 
@@ -69,7 +70,7 @@ def cluster(stand_in: StandIn) -> StandIn:
     return stand_in
 
 
-def test_a_snapshot_is_two_commands_and_two_more_the_first_time(stand_in: StandIn) -> None:
+def test_a_snapshot_is_two_commands_and_three_more_the_first_time(stand_in: StandIn) -> None:
     jobs = (DATA / "jobs-lost.txt").read_text()
     stand_in.answer("show config", (DATA / "config.txt").read_text())
     stand_in.answer("show node", (DATA / "nodes-lost.txt").read_text())
@@ -79,8 +80,18 @@ def test_a_snapshot_is_two_commands_and_two_more_the_first_time(stand_in: StandI
     for _ in range(3):
         slurm.snapshot()
     told = stand_in.told.read_text().splitlines()
-    assert len(told) == 3 * 2 + 2
+    assert len(told) == 3 * 2 + 3
     assert "LC_ALL=C TZ=UTC SLURM_TIME_FORMAT=standard scontrol" in told[0]
+
+
+def test_nodes_come_with_their_switches(stand_in: StandIn) -> None:
+    stand_in.answer("show topology", (DATA / "topology.txt").read_text())
+    stand_in.answer("show config")
+    stand_in.answer("show node", (DATA / "nodes-busy.txt").read_text())
+    stand_in.answer("show job", "No jobs in the system\n")
+    seen = stand_in.slurm().snapshot()
+    assert seen.nodes is not None
+    assert (seen.nodes["n1"].switch, seen.nodes["n5"].switch) == ("s1", "")
 
 
 def test_records_that_stay_unknown_are_kept_and_named(cluster: StandIn) -> None:

@@ -46,7 +46,7 @@ def _tell_troubles(cycle: Cycle, snapshot: Snapshot) -> None:
     if error != state.slurm_error:
         cycle.note("note", f"Slurm cannot be read: {error}" if error else "Slurm answers again")
     if doubt and doubt != state.slurm_doubt:
-        cycle.note("note", f"Slurm's records of some jobs make no sense: {doubt}")
+        cycle.note("note", f"some of what Slurm says makes no sense: {doubt}")
     state.slurm_error, state.slurm_doubt = error, doubt
 
 

@@ -61,17 +61,26 @@ def doubt(cycle: Cycle, run: Run, missing: Collection[str], vouched: Collection[
     size, many = len({*_members(run), *lost}), len(quiet) >= policy.many_silent_minimum
     unproved = quiet - _missed(cycle, run)
     if unproved and (many or undecided(cycle, run)):
-        return f"nobody who hears the rest of the run misses {_names(unproved)}"
+        return f"nobody who hears the rest of the run misses {_named(cycle, unproved)}"
     if many and len(quiet) > size * policy.many_lost_fraction:
-        return f"{len(quiet)} of {size} nodes are lost at once"
+        return f"{len(quiet)} of {size} nodes are lost at once{_on_one_switch(cycle, quiet)}"
     if len(vouched) >= policy.many_silent_minimum:
-        return f"orders do not reach {_names(vouched)}, which the rest of the run hears"
+        return f"orders do not reach {_named(cycle, vouched)}, which the rest of the run hears"
     return ""
 
 
-def _names(nodes: Collection[str]) -> str:
+def _named(cycle: Cycle, nodes: Collection[str]) -> str:
     more = f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else ""
-    return ",".join(sorted(nodes)[:_NAMED]) + more
+    return ",".join(sorted(nodes)[:_NAMED]) + more + _on_one_switch(cycle, nodes)
+
+
+def _on_one_switch(cycle: Cycle, nodes: Collection[str]) -> str:
+    """Slurm's topology names the likeliest culprit."""
+    known = cycle.state.nodes
+    switches = {known[name].switch if name in known else "" for name in nodes}
+    if len(nodes) < 2 or len(switches) > 1 or "" in switches:
+        return ""
+    return f", all on switch {switches.pop()}"
 
 
 def hand_over(cycle: Cycle, run: Run, why: str) -> None:

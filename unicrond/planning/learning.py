@@ -150,7 +150,9 @@ class Learning:
     def _watched(self, nodes: Mapping[str, Node]) -> list[Watched]:
         assert self._uptime is not None
         up = self._uptime.of
-        return [Watched(n, pool_of(node), up[n][1], up[n][0]) for n, node in nodes.items()]
+        return [
+            Watched(n, pool_of(node), up[n][1], up[n][0], node.switch) for n, node in nodes.items()
+        ]
 
     def _fit(self, seen: Cluster, told: tuple[Observation, ...]) -> dict[int, Fit | None]:
         """Anew only where something was measured since."""

@@ -2,6 +2,7 @@
 
 hostlist   node[01-03] to names and back; pure
 parse      text of `scontrol show node|job -o` to nouns; pure
+topology   which switch each node hangs on
 listing    which records of jobs are forged by a user's line breaks
 command    runs one Slurm command, sorts its errors
 accounting text of `sacct --parsable2` to spells, and the command

@@ -1,7 +1,7 @@
 """CommandLineSlurm: the Slurm port over scontrol. Looks again before each act.
 
 Two commands a snapshot, whatever the cluster's size, and squeue when there are new jobs with GPUs
-(listing.py says why). An empty or failed answer is unknown.
+(listing.py says why); now and then the topology too. An empty or failed answer is unknown.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from unicrond.slurm.parse import (
     slurmd_port,
     unknown_job,
 )
+from unicrond.slurm.topology import Topology
 
 _TOLD_TROUBLES = 10  # the others are counted
 # A node refuses a job's new start in the second in which it killed the old one, and the job fails:
@@ -44,11 +45,12 @@ class CommandLineSlurm:
         self._command = SlurmCommand(prefix, timeout_seconds)
         self._port: int | None = None
         self._listing = Listing(self._list_jobs, self._shown_alone)
+        self._topology = Topology(lambda: self._command.run(*_SHOW, "topology"))
 
     def snapshot(self) -> Snapshot:
         at = self._clock.now()
         try:
-            nodes = self._nodes()
+            nodes = self._nodes(at)
         except (Refused, SlurmUnavailable) as error:
             return Snapshot(at, None, None, str(error))  # a slow slurmctld is not asked twice
         try:
@@ -88,12 +90,13 @@ class CommandLineSlurm:
     def _update(self, *words: str) -> None:
         self._command.run("scontrol", "update", *words)
 
-    def _nodes(self) -> Nodes:
+    def _nodes(self, at: float) -> Nodes:
         port = self._default_port()
         nodes = parse_nodes(self._command.run(*_SHOW, "node"), port)
         if not nodes.known:
             raise SlurmUnavailable("scontrol show node: an empty answer")
-        return nodes
+        placed, trouble = self._topology.placed(nodes.known, at)
+        return Nodes(placed, (*nodes.troubles, trouble) if trouble else nodes.troubles)
 
     def _default_port(self) -> int:
         """Asked once: it changes only with a restart of the whole cluster."""

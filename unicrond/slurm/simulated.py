@@ -44,6 +44,7 @@ class _Node:
     reason_user: str = ""
     cut_since: float | None = None
     cuts: int = 0  # tells a timer of an earlier cut from this one's
+    switch: str = ""
 
 
 @dataclass
@@ -130,8 +131,8 @@ class SimulatedSlurm:
 
     # The world
 
-    def add_node(self, name: str, gpus: int = 8) -> None:
-        self._nodes[name] = _Node(name, gpus)
+    def add_node(self, name: str, gpus: int = 8, switch: str = "") -> None:
+        self._nodes[name] = _Node(name, gpus, switch=switch)
         self._settle()
 
     def submit(
@@ -281,6 +282,7 @@ class SimulatedSlurm:
             reason=node.reason,
             reason_user=node.reason_user,
             address=node.name,
+            switch=node.switch,
         )
 
     def _silent(self, node: _Node) -> bool:

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 LONGEST_LINE_BYTES = 256 * 1024 * 1024
 GRACE_SECONDS = 5.0  # for starting Python, reading and writing
-COMMANDS_A_LOOK = 4  # the first look also asks for the configuration, and which jobs there are
+COMMANDS_A_LOOK = 5  # the first also asks for configuration, topology, and which jobs there are
 MAX_BACKOFF_SECONDS = 30.0
 
 
