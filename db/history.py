@@ -2,8 +2,8 @@
 
 An incident goes with its decisions, its actions and its lines of the journal; then the run, once
 its incidents are gone, with what is left of its story; jobs that Slurm no longer lists; lines that
-are of no run. Nothing goes of a run that lives, an incident that is open, an action that has not
-ended.
+are of no run; which nodes jobs held, and commands. Nothing goes of a run that lives, an incident
+that is open, an action that has not ended.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from db.knowledge import THROUGHPUT
 from db.schema import (
     actions,
     allocations,
+    audit,
     decisions,
     incidents,
     journal,
     knowledge,
     meta,
     observations,
+    phases,
     runs,
+    spells,
 )
 
 ROWS_AT_ONCE = 200
@@ -55,7 +58,7 @@ class Forgetting:
 def forget(connection: Connection, before: float, rows: int = ROWS_AT_ONCE) -> int:
     """Deletes about so many rows of what ended before that time; 0: none is left."""
     gone = 0
-    for part in (_incidents, _runs, _allocations, _of_nothing):
+    for part in (_incidents, _runs, _allocations, _of_nothing, _records):
         gone += part(connection, before, rows - gone)
         if gone >= rows:
             break
@@ -109,7 +112,8 @@ def _runs(connection: Connection, before: float, rows: int) -> int:
     learned, subjects = knowledge.c, [str(run_id) for run_id in heads]
     mine = (learned.kind == THROUGHPUT) & learned.subject.in_(subjects)
     connection.execute(delete(knowledge).where(mine))
-    connection.execute(delete(observations).where(observations.c.run_id.in_(heads)))
+    for table in (observations, phases):
+        connection.execute(delete(table).where(table.c.run_id.in_(heads)))
     gone = _delete(connection, journal.c.id, journal.c.run_id.in_(heads), rows)
     return gone + _delete(connection, c.run_id, c.run_id.in_(heads), rows - gone)
 
@@ -131,6 +135,13 @@ def _of_nothing(connection: Connection, before: float, rows: int) -> int:
         old = [row.id for row in connection.execute(oldest) if row.at < before]
         gone += _delete(connection, c.id, c.id.in_(old), len(old))
     return gone
+
+
+def _records(connection: Connection, before: float, rows: int) -> int:
+    gone = _delete(
+        connection, spells.c.id, (spells.c.ended < before) & ~_lives(spells.c.job_id), rows
+    )
+    return gone + _delete(connection, audit.c.id, audit.c.at < before, rows - gone)
 
 
 def _lives(run_id: ColumnElement[int]) -> ColumnElement[bool]:

@@ -13,6 +13,9 @@ observations iteration times, a row for each run and each size that it had
 knowledge    what was learned, one JSON value for each kind and subject
 plans        what the planner proposed, the newest few hundred
 reviews      whether the rule that opened an incident was right, one each
+audit        every command: who, when, why, from where
+spells       which nodes each job held, a row for each stretch of time
+phases       what each run did, a row whenever that changed
 
 Types are those that SQLite, PostgreSQL and MariaDB share. Times are Unix seconds.
 """
@@ -37,7 +40,7 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-REVISIONS = ("0001", "0002", "0003", "0004")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005")
 """Every revision that this program knows, oldest first; a test holds it against migrations/."""
 
 NAME_LENGTH = 255
@@ -97,7 +100,9 @@ runs = Table(
     _needed("state", Name()),
     _needed("ended", Boolean),
     Column("ended_at", Double),
+    Column("saved", BigInteger),  # number of the save that wrote it last
     _needed("doc", Words()),
+    Index("runs_saved", "saved"),
     Index("runs_ended", "ended", "run_id"),
     Index("runs_ended_at", "ended_at"),
 )
@@ -112,7 +117,9 @@ incidents = Table(
     _needed("ended", Boolean),
     _needed("opened_at", Double),
     Column("ended_at", Double),
+    Column("saved", BigInteger),
     _needed("doc", Words()),
+    Index("incidents_saved", "saved"),
     Index("incidents_ended", "ended", "incident_id"),
     Index("incidents_ended_at", "ended_at"),
     Index("incidents_run", "run_id", "incident_id"),
@@ -223,5 +230,41 @@ plans = Table(
     _needed("cause", Name()),
     _needed("doc", Words()),
     Index("plans_at", "at"),
+    sqlite_autoincrement=True,
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    _number(),
+    _needed("at", Double),
+    _needed("who", Name()),
+    _needed("command", Name()),
+    _needed("doc", Words()),
+    Index("audit_at", "at"),
+    sqlite_autoincrement=True,
+)
+
+spells = Table(
+    "spells",
+    metadata,
+    _number(),
+    _needed("job_id", BigInteger),
+    _needed("began", Double),
+    Column("ended", Double),  # null: it still holds its nodes; what `doc` says is older
+    _needed("doc", Words()),
+    Index("spells_job", "job_id", "id"),
+    Index("spells_ended", "ended"),
+    sqlite_autoincrement=True,
+)
+
+phases = Table(
+    "phases",
+    metadata,
+    _number(),
+    _needed("run_id", BigInteger),
+    _needed("began", Double),
+    _needed("doc", Words()),
+    Index("phases_run", "run_id", "id"),
     sqlite_autoincrement=True,
 )

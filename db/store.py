@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, Table, bindparam, delete, func, insert, select, update
 
-from db import history, knowledge, migrate, schema
+from db import audit, history, knowledge, migrate, schema, spells
+from db.audit import Audited
 from db.codec import CodecError, dumps, loads
 from db.engine import FileGuard, translated_errors, writing_engine
 from db.knowledge import Knowledge
@@ -53,6 +54,8 @@ class SqlStore:
         self._engine = engine
         self._guard = FileGuard(engine)
         self._written: Written | None = None
+        self._phases = spells.Phases()
+        self._saves: int | None = None  # number of the last save
 
     def close(self) -> None:
         self._engine.dispose()
@@ -62,13 +65,18 @@ class SqlStore:
 
     def save(self, changes: Changes) -> None:
         def write(connection: Connection) -> Written | None:
-            _save(connection, changes)
+            number = _next_save(connection) if self._saves is None else self._saves + 1
+            _save(connection, changes, number)
+            if changes.at:
+                self._phases.write(connection, changes.runs, changes.at)
+            self._saves = number
             if changes.snapshot is None:
                 return self._written
             written = self._written or _read_written(connection)
             return _save_snapshot(connection, written, changes.snapshot)
 
         self._written = self._within(write)
+        self._phases.keep()
 
     def learn(self, known: Knowledge) -> None:
         """What was observed, learned and proposed beside the state."""
@@ -79,6 +87,10 @@ class SqlStore:
             _append(connection, schema.journal, [_journal_row(entry) for entry in known.journal])
 
         self._within(write)
+
+    def audit(self, entry: Audited) -> None:
+        """Notes a command, whatever came of it."""
+        self._within(lambda connection: audit.write(connection, entry))
 
     def forget(self, before: float) -> int:
         """Deletes some of what ended before that time (history.py); 0: nothing is left of it."""
@@ -147,9 +159,16 @@ def _recent_drains(connection: Connection) -> tuple[tuple[float, str], ...]:
     )
 
 
-def _save(connection: Connection, changes: Changes) -> None:
-    _put(connection, schema.runs, ("run_id",), [_run_row(run) for run in changes.runs])
-    incidents = [_incident_row(incident) for incident in changes.incidents]
+def _next_save(connection: Connection) -> int:
+    """Numbers rise over restarts too: a reader asks for what was written after the last it saw."""
+    newest = (select(func.max(table.c.saved)) for table in (schema.runs, schema.incidents))
+    return 1 + max(connection.scalar(query) or 0 for query in newest)
+
+
+def _save(connection: Connection, changes: Changes, number: int) -> None:
+    saved = {"saved": number}
+    _put(connection, schema.runs, ("run_id",), [_run_row(run) | saved for run in changes.runs])
+    incidents = [_incident_row(incident) | saved for incident in changes.incidents]
     _put(connection, schema.incidents, ("incident_id",), incidents)
     _append(connection, schema.decisions, [_decision_row(d) for d in changes.decisions])
     keys = ("incident_id", "generation", "ordinal")
@@ -264,6 +283,7 @@ def _read_written(connection: Connection) -> Written:
 def _save_snapshot(connection: Connection, written: Written, snapshot: Snapshot) -> Written:
     found = difference(written, snapshot)
     rows = _save_allocations(connection, found, snapshot.at)
+    spells.write_spells(connection, written, found, snapshot.at)
     nodes = [_node_row(node, snapshot.at) for node in found.nodes]
     _append(connection, schema.nodes, [row for row in nodes if row["name"] not in written.nodes])
     _update(connection, schema.nodes, "name", [r for r in nodes if r["name"] in written.nodes])

@@ -77,6 +77,7 @@ class Changes:
     snapshot: Snapshot | None = None
     mode: Mode | None = None
     reviews: tuple[Review, ...] = ()
+    at: float = 0.0  # Unix seconds, of the cycle; 0: not told
 
     def __bool__(self) -> bool:
         return bool(

@@ -275,6 +275,7 @@ class Cycle:
             journal=tuple(self._journal),
             mode=self._mode,
             reviews=tuple(self._reviews.values()),
+            at=self.now,
         )
 
 
