@@ -9,7 +9,13 @@ from unicrond.model.decision import Action, ActionKind, Outcome, OutcomeState
 from unicrond.ports import Clock, Slurm
 
 ORDERS = frozenset(
-    {ActionKind.STOP_RANKS, ActionKind.START_RANKS, ActionKind.SPAWN_AGENT, ActionKind.END_RUN}
+    {
+        ActionKind.STOP_RANKS,
+        ActionKind.HOLD_RANKS,
+        ActionKind.START_RANKS,
+        ActionKind.SPAWN_AGENT,
+        ActionKind.END_RUN,
+    }
 )
 
 

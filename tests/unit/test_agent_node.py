@@ -159,9 +159,49 @@ def test_a_kept_member_that_dies_later_is_a_failure_of_the_new_generation(tmp_pa
         body = await world.killed("o1.0")
         assert (body["generation"], body["rank"], body["member"]) == (2, 1, "o1.0")
         assert "in 0 3 1" in str(body["data"])  # its last lines: it writes where it always did
-        assert world.state.phase is Phase.BROKEN
-        await until(lambda: world.state.stopped_generation == 2)
-        assert world.processes() == []
+        assert (world.state.phase, world.node.regrouping) == (Phase.BROKEN, [2])
+        await world.said("o1.1", "told to stay")
+        assert world.state.stopped_generation == 1, "the other one waits"
+
+    play(tmp_path, story)
+
+
+def test_survivors_wait_for_a_new_generation_and_go_over_into_it(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        await world.first()
+        pid = world.pid("o1.1")
+        await world.killed("o1.0")
+        assert (await world.node.hold_ranks(1, 60.0)).data["port"]
+        third = generation(2, Slot(0, "o2.0", "n1", 0), Slot(1, "o1.1", "n1", 1))
+        assert (await world.order(third)).state is OutcomeState.DONE
+        await world.said("o1.1", "in 1 2 2")
+        assert (world.pid("o1.1"), world.state.phase) == (pid, Phase.RUNNING)
+        assert world.state.stopped_generation == 1
+
+    play(tmp_path, story)
+
+
+def test_survivors_do_not_wait_for_ever(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        await world.first()
+        assert (await world.node.hold_ranks(1, 60.0)).state is OutcomeState.DONE
+        assert (world.state.phase, world.node.has_ranks) == (Phase.BROKEN, True)
+        assert (await world.node.hold_ranks(1, 0.01)).state is OutcomeState.DONE
+        await until(lambda: world.state.stopped_generation == 1)
+        assert (world.processes(), world.told, world.node.has_ranks) == ([], [], False)
+
+    play(tmp_path, story)
+
+
+def test_the_last_of_those_that_wait_dies_too_and_all_is_proved_gone(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        await world.first()
+        await world.killed("o1.0")
+        assert (await world.killed("o1.1"))["member"] == "o1.1"
+        await until(lambda: world.state.stopped_generation == 1)
+        result = await world.node.hold_ranks(1, 60.0)
+        assert result.state is OutcomeState.REFUSED and "no rank on n1" in result.detail
+        assert (await world.node.hold_ranks(0, 60.0)).state is OutcomeState.REFUSED
 
     play(tmp_path, story)
 
@@ -304,6 +344,7 @@ def test_what_cannot_be_kept_is_refused_with_a_sentence_and_nothing_changes(
 def test_a_rank_that_never_opened_the_socket_is_not_kept(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         await world.order(FIRST)
+        assert (await world.node.hold_ranks(1, 60.0)).state is OutcomeState.REFUSED
         result = await world.order(N2_REPLACED)
         assert result.state is OutcomeState.REFUSED
         assert "no orders over the rank socket" in result.detail

@@ -114,3 +114,16 @@ def test_an_order_for_ten_thousand_ranks_fits_a_frame_and_comes_back_whole() -> 
     body = decode_body(data)
     assert body["key"] == {"incident_id": 4, "generation": 2, "ordinal": 1}
     assert messages.assignment_from(body["args"]["assignment"]) == given
+
+
+@pytest.mark.parametrize("said", ["0", [True], [-1], [70_000], list(range(1025)), None])
+def test_ranks_that_regroup_are_believed_only_in_their_form(said: object) -> None:
+    body = state(beat=1, regrouping=said)
+    with pytest.raises(ProtocolError, match="regrouping"):
+        messages.beat(body, ME, 100.0)
+
+
+def test_ranks_that_regroup_are_none_where_an_older_agent_does_not_say() -> None:
+    said = messages.beat(state(beat=1, regrouping=[3, 0]), ME, 100.0)
+    assert said.regrouping == (3, 0)
+    assert messages.beat(state(beat=1), ME, 100.0).regrouping == ()

@@ -188,7 +188,7 @@ class Agent:
 
     def _check_lease(self, now: float) -> None:
         state = self._node.state
-        if state.phase not in (Phase.STARTING, Phase.RUNNING) or state.assignment is None:
+        if not self._node.has_ranks or state.assignment is None:
             return
         age = now - state.since  # whoever ordered the start had just been answered
         reason = lease.why_stop(
@@ -283,6 +283,7 @@ class Agent:
             "stopped_generation": state.stopped_generation,
             "iteration": state.iteration,
             "counted": self._inside.counted,
+            "regrouping": self._node.regrouping,
             "assignment": messages.assignment_to(assignment) if assignment else None,
         }
 

@@ -22,6 +22,7 @@ from unicrond.link.frames import Body
 log = logging.getLogger(__name__)
 REMEMBERED = 256
 HIGHEST_CODE = 255
+LONGEST_HOLD_SECONDS = 300.0  # ranks wait no longer for what comes of it either
 
 Reply = Callable[[Result], None]
 End = Callable[[int, str], Awaitable[Result]]
@@ -62,6 +63,9 @@ class Executor:
     async def _dispatch(self, kind: str, args: Body) -> Result:
         if kind == "stop_ranks":
             return await self._node.stop_ranks(fields.integer(args, "generation"))
+        if kind == "hold_ranks":
+            seconds = fields.number(args, "seconds", 0.0, LONGEST_HOLD_SECONDS)
+            return await self._node.hold_ranks(fields.integer(args, "generation"), seconds)
         if kind == "start_ranks":
             return await self._start(args)
         if kind == "spawn_agent":

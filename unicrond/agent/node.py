@@ -3,11 +3,13 @@
                            ┌─ start_ranks ─┐ that keeps members
                            v               │
 IDLE ── start_ranks ──> STARTING ──> RUNNING ── every rank ends with 0 ──> DONE
-  ^                         │           │                                  │
-  │                         └─────┬─────┘ a rank fails, the lease runs out │
-  │                               v                                        │
-  │                             BROKEN                                     │
+  ^                       ^ │           │                                  │
+  │          start_ranks  │ └─────┬─────┘ a rank fails, the lease runs out,│
+  │   that keeps members  │       v       hold_ranks                       │
+  │                       └──── BROKEN                                     │
   └─ proved gone ── STOPPING <────┴──────────── stop_ranks ────────────────┘
+
+In BROKEN ranks that take orders wait to be kept, for a limited time; all others are killed.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from unicrond.model.run import Assignment, Phase, Slot
 
 log = logging.getLogger(__name__)
 TERM_SETTLES_SECONDS = 0.15
+UNHELD_SECONDS = 30.0  # that survivors of a rank wait for a first word on what comes of it
 EVERY_GENERATION = 1 << 53
 _PORTS = range(11_000, 19_999)  # below the ephemeral ports, beside the agents' own
 
@@ -88,6 +91,25 @@ class Node:
         self._left: set[str] = set()  # members that have not ended with 0
         self._one_at_a_time = asyncio.Lock()
         self._clearing: asyncio.Task[None] | None = None
+        self._patience: asyncio.TimerHandle | None = None  # of those that wait to be kept
+
+    @property
+    def regrouping(self) -> list[int]:
+        """Ranks of this generation that run here and can go over into the next."""
+        members = self._can_be_kept()
+        return sorted(ln.slot.rank for ln in self.ranks.launches if ln.slot.member in members)
+
+    def _can_be_kept(self) -> set[str]:
+        own = (ln for ln in self.ranks.launches if ln.generation == self.state.generation)
+        return {ln.slot.member for ln in own} & self._rank_socket.regrouping
+
+    @property
+    def has_ranks(self) -> bool:
+        """That run, or wait to be kept."""
+        phase = self.state.phase
+        return phase in (Phase.STARTING, Phase.RUNNING) or (
+            phase is Phase.BROKEN and bool(self._can_be_kept())
+        )
 
     # ------------------------------------------------------------ orders
 
@@ -98,6 +120,7 @@ class Node:
     async def _stop(self, generation: int, grace_seconds: float) -> Result:
         state = self.state
         if state.generation <= generation and state.phase is not Phase.IDLE:
+            self._lose_patience()
             self._enter(Phase.STOPPING)
         left = await self.ranks.stop(generation, grace_seconds)
         if left:
@@ -105,6 +128,20 @@ class Node:
         if state.generation <= generation:
             state.phase = Phase.IDLE
         self._gone(generation)
+        return orders.done(port=free_port())
+
+    async def hold_ranks(self, generation: int, seconds: float) -> Result:
+        async with self._one_at_a_time:
+            return self._hold(generation, seconds)
+
+    def _hold(self, generation: int, seconds: float) -> Result:
+        """The generation is over. Who can be kept waits, for no longer than this."""
+        state = self.state
+        if state.closing or state.generation != generation:
+            return orders.refused(f"{self._job.node} is in generation {state.generation}")
+        if not self.has_ranks or not self._can_be_kept():
+            return orders.refused(f"no rank on {self._job.node} takes orders over the rank socket")
+        self._spare(seconds)
         return orders.done(port=free_port())
 
     async def start_ranks(self, new: Assignment, master_node: str, port: int) -> Result:
@@ -135,6 +172,7 @@ class Node:
 
     def _begin(self, new: Assignment, mine: Sequence[Slot]) -> None:
         state = self.state
+        self._lose_patience()
         state.assignment, state.generation = new, new.generation
         state.iteration, state.exit_code, state.since = -1, 0, time.monotonic()
         self._left = {slot.member for slot in mine}
@@ -217,8 +255,16 @@ class Node:
             return
         if state.phase in (Phase.STARTING, Phase.RUNNING):
             state.exit_code = exit_.exit_code
-            self._give_up()
+            if self._can_be_kept():
+                self._spare(UNHELD_SECONDS)
+            else:
+                self._give_up()
             self._tell_exit(exit_)
+        elif self._patience is not None:  # one that waited
+            self._tell_exit(exit_)
+            self._changed()
+            if not self._can_be_kept():
+                self._give_up()
 
     def _tell_exit(self, exit_: RankExit) -> None:
         slot, launch = exit_.launch.slot, exit_.launch
@@ -250,9 +296,29 @@ class Node:
         generation = self.state.generation
         self._signal(SignalKind.LEASE_EXPIRED, {"generation": generation, "text": reason})
 
+    def _spare(self, seconds: float) -> None:
+        """This generation has failed; its ranks that take orders wait for a place in the next."""
+        generation = self.state.generation
+        self.ranks.kill(generation, self._can_be_kept())
+        self._rank_socket.stay(generation)
+        self._enter(Phase.BROKEN)
+        self._lose_patience()
+        loop = asyncio.get_running_loop()
+        self._patience = loop.call_later(seconds, self._wait_no_longer, generation)
+
+    def _lose_patience(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def _wait_no_longer(self, generation: int) -> None:
+        log.warning("no generation came for those that waited after %d", generation)
+        self._give_up()
+
     def _give_up(self) -> None:
         """This generation has failed here: what is left of it goes, and is proved gone."""
         generation = self.state.generation
+        self._lose_patience()
         self.ranks.kill(generation)
         self._enter(Phase.BROKEN)
         self._clearing = asyncio.get_running_loop().create_task(self._clear(generation))
@@ -278,6 +344,7 @@ class Node:
         """Ends everything of every generation here; "" once it is proved gone."""
         state = self.state
         state.closing = True
+        self._lose_patience()
         async with self._one_at_a_time:
             if state.phase is not Phase.DONE:
                 self._enter(Phase.STOPPING)

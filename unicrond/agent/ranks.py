@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -135,12 +135,13 @@ class Ranks:
             if stat and stat.state == "Z" and stat.session != own:
                 os.waitpid(pid, os.WNOHANG)
 
-    def kill(self, up_to: int) -> None:
-        self._signal(up_to, signal.SIGKILL)
+    def kill(self, up_to: int, spared: Collection[str] = ()) -> None:
+        """All but the members that are spared."""
+        self._signal(up_to, signal.SIGKILL, spared)
 
-    def _signal(self, up_to: int, number: int) -> None:
+    def _signal(self, up_to: int, number: int, spared: Collection[str] = ()) -> None:
         for pid, (launch, _) in self._running.items():
-            if launch.generation <= up_to:
+            if launch.generation <= up_to and launch.slot.member not in spared:
                 self._stopping.add(pid)
                 processes.kill_group(pid, number)
 

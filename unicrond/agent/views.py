@@ -57,7 +57,9 @@ def peer(seen: Seen, heard: float, now: float) -> Peer:
 
 
 def takes_part(seen: Seen, generation: int) -> bool:
-    """Not any more once its ranks of that generation are gone, or it is in a newer one."""
+    """Not any more once that generation broke there, was stopped, or a newer one came."""
+    if seen.generation == generation and seen.phase is Phase.BROKEN:
+        return False
     return seen.generation <= generation and seen.stopped_generation < generation
 
 

@@ -25,6 +25,7 @@ MOST_RANKS = 65_536
 OLDEST_AGE_SECONDS = 86_400.0
 LEAST_SECONDS = 1e-6
 MOST_PACES = 1024
+MOST_LOCAL_RANKS = 1024
 
 _PHASES = {phase.value: phase for phase in Phase}
 _FROM_AGENTS = {
@@ -55,7 +56,7 @@ def registration(body: Body, claim: Claim) -> Registration:
         weight=fields.number(body, "weight", high=MOST_WEIGHT),
         min_nodes=fields.integer(body, "min_nodes", 1, MOST_NODES),
         max_nodes=fields.integer(body, "max_nodes", 1, MOST_NODES),
-        ranks_per_node=fields.integer(body, "ranks_per_node", 1, 1024),
+        ranks_per_node=fields.integer(body, "ranks_per_node", 1, MOST_LOCAL_RANKS),
         nodes=fields.names(body, "nodes", MOST_NODES),
         restarts=fields.integer(body, "restarts"),
         phase=_phase(body),
@@ -64,6 +65,7 @@ def registration(body: Body, claim: Claim) -> Registration:
         assignment=assignment_from(body.get("assignment")),
         lease_seconds=fields.number(body, "lease_seconds") if "lease_seconds" in body else 0.0,
         workload=workload_from(body),
+        regrouping=_regrouping(body),
     )
 
 
@@ -89,7 +91,18 @@ def beat(body: Body, identity: Identity, now: float) -> AgentBeat:
         peers_heard={node: now - age for node, age in peers.items()},
         paces=paces_from(body.get("paces")),
         assignment=None if given is None else assignment_from(given),
+        regrouping=_regrouping(body),
     )
+
+
+def _regrouping(body: Body) -> tuple[int, ...]:
+    """Ranks; none where an older agent does not say."""
+    given = body.get("regrouping", [])
+    if type(given) is not list or len(given) > MOST_LOCAL_RANKS:
+        raise ProtocolError(f"`regrouping` is not a list of at most {MOST_LOCAL_RANKS} ranks")
+    if not all(type(rank) is int and 0 <= rank <= MOST_RANKS for rank in given):
+        raise ProtocolError("`regrouping` holds something that is no rank")
+    return tuple(given)
 
 
 def paces_from(value: object) -> tuple[tuple[int, Pace], ...]:
@@ -195,7 +208,7 @@ def _slot(value: object) -> Slot:
         rank=fields.integer(body, "rank", 0, MOST_RANKS),
         member=fields.text(body, "member", 256),
         node=fields.name(body, "node"),
-        local_rank=fields.integer(body, "local_rank", 0, 1024),
+        local_rank=fields.integer(body, "local_rank", 0, MOST_LOCAL_RANKS),
     )
 
 

@@ -12,6 +12,7 @@ from unicrond.model.strenum import StrEnum
 class ActionKind(StrEnum):
     # orders to an agent: numbers and node names only, never a command line
     STOP_RANKS = "stop_ranks"  # generation
+    HOLD_RANKS = "hold_ranks"  # generation, seconds: who can regroup waits for so long
     START_RANKS = "start_ranks"  # assignment; master_node, master_port
     SPAWN_AGENT = "spawn_agent"  # target: node whose agent died
     END_RUN = "end_run"  # exit_code, reason

@@ -38,6 +38,7 @@ class Registration:
     assignment: Assignment | None
     lease_seconds: float = 0.0  # that this agent keeps, 0 when it does not say
     workload: Workload = PLAIN
+    regrouping: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class AgentBeat:
     peers_heard: dict[str, float] = field(default_factory=dict)  # node -> Unix seconds
     paces: tuple[tuple[int, Pace], ...] = ()  # by rank
     assignment: Assignment | None = None  # sent when it changed
+    regrouping: tuple[int, ...] = ()  # ranks of the generation that can go over into the next
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ class Phase(StrEnum):
     IDLE = "idle"  # no rank was ever started, or all were stopped on order
     STARTING = "starting"
     RUNNING = "running"
-    BROKEN = "broken"  # a rank failed, or the lease ran out; the ranks of this agent are gone
+    BROKEN = "broken"  # a rank failed, or the lease ran out; others are gone, or wait to regroup
     STOPPING = "stopping"
     DONE = "done"  # every rank of this node ended with 0
 
@@ -87,16 +87,20 @@ class AgentView:
     peers_heard: dict[str, float] = field(default_factory=dict)  # node -> Unix seconds
     closed_at: float = 0.0  # when its connection ended, 0 while it is open
     stopped_generation: int = -1  # ranks up to this generation are proved gone on this node
+    regrouping: tuple[int, ...] = ()  # ranks of its generation that can go over into the next
 
 
 class HealStep(StrEnum):
     """
+    hold ──┐
+      v    v
     stop ──> start ──> (incident resolved)
       │        │
       └────────┴──> requeue ──> (runs again)     end ──> (job over)
          release ──────┘
     """
 
+    HOLD = "hold"  # survivors wait to regroup, the other ranks are proved gone
     STOP = "stop"  # ranks of the old generation proved gone, or their lease has run out
     START = "start"  # the new generation's ranks run
     RELEASE = "release"  # lost nodes leave the job first: a requeue would wait for their loss
@@ -120,6 +124,9 @@ class Healing:
     ports: dict[str, int] = field(default_factory=dict)  # node -> a free port found there
     exclude: tuple[str, ...] = ()  # where a requeued job must not start
     expedited: int = 0  # the restart of the job that was told to begin at once
+    holding: tuple[str, ...] = ()  # nodes whose survivors are to keep their processes
+    held: tuple[str, ...] = ()  # of these, who said that they wait
+    replaced: tuple[int, ...] = ()  # ranks that need a new process, though theirs may live
 
 
 class LossState(StrEnum):
