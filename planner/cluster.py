@@ -166,7 +166,9 @@ def questions(cluster: Cluster, known: Known) -> tuple[What, What, list[str]]:
         today.append(_run(standing, known, curve, sizes) | {"can_shrink": True})
         wide = _points(_range(standing, len(members[standing.pool])))
         curve = rates.curve(sorted({*wide, standing.size} - {0}))
-        unlimited.append(_run(standing, known, curve, _legal(standing, curve, wide)))
+        legal = _legal(standing, curve, wide)
+        floor = min(standing.run.floor_nodes, wide[-1] if wide else 0)
+        unlimited.append(_run(standing, known, curve, legal) | {"floor": floor})
     away = _away(cluster)
     pools = [_pool(name, names, away[name], known) for name, names in members.items()]
     notes += [

@@ -19,6 +19,7 @@ from unicrond.model.events import (
     ModeSet,
     OutcomeArrived,
     Registration,
+    ShareSet,
     SignalArrived,
     SnapshotTaken,
     Tick,
@@ -111,6 +112,14 @@ events = st.one_of(
     ),
     st.builds(SignalArrived, signals),
     st.builds(SnapshotTaken, snapshots),
+    st.builds(
+        ShareSet,
+        st.just(START),
+        run_ids,
+        st.just("admin"),
+        st.none() | st.floats(0.1, 10),
+        st.none() | st.integers(0, 5),
+    ),
     st.builds(
         ModeSet, st.just(START), st.sampled_from(Mode), st.just("admin"), st.none() | run_ids
     ),

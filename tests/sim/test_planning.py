@@ -17,6 +17,7 @@ from db.codec import dumps, loads
 from db.knowledge import Knowledge, Learned
 from db.queries import Queries
 from db.store import SqlStore, open_store
+from unicrond.model.events import ShareSet
 from unicrond.model.run import RunState
 from unicrond.planning.client import recorded
 from unicrond.planning.learning import Learning
@@ -161,6 +162,26 @@ def test_a_node_that_returns_and_a_run_that_ends_call_for_a_plan(
     world.slurm.restore("n6")
     world.pass_seconds(10)
     assert Cause.NODE_RETURNED in {cause for cause, _ in planner.plans}
+
+
+def test_a_run_that_is_worth_more_or_guaranteed_more_gets_another_plan(
+    world: World, queries: Queries
+) -> None:
+    planner = beside(world, queries)
+    first, second = world.submit(4, min_nodes=1), world.submit(4, min_nodes=1)
+    all_run(world, first, second)
+    world.tell(ShareSet(world.clock.at, second, "root (a deadline)", weight=1000.0))
+    world.pass_seconds(1)
+    question = planner.last(Cause.WEIGHT_CHANGED)["questions"]["unlimited"]
+    assert {run["id"]: run["weight"] for run in question["runs"]} == {first: 1.0, second: 1000.0}
+    world.tell(ShareSet(world.clock.at, first, "root", floor_nodes=3))
+    world.pass_seconds(1)
+    plan = planner.last(Cause.WEIGHT_CHANGED)
+    assert plan["questions"]["unlimited"]["runs"][0]["floor"] == 3
+    assert sizes(plan["unlimited"])[first] >= 3
+    told = "\n".join(line.entry.text for line in queries.story_of_run(second).items)
+    assert f"weight of run {second} set from 1 to 1000 by root (a deadline)" in told
+    assert f"weight of run {second} changed from 1 to 1000: " in told
 
 
 @pytest.mark.parametrize("throw", range(4))

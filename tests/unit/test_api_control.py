@@ -14,7 +14,7 @@ from unicrond.api import control
 from unicrond.api.control import ControlClient, ControlServer
 from unicrond.errors import BadInput, Unavailable
 from unicrond.model.decision import Mode
-from unicrond.model.events import Event, ModeSet, ReviewGiven
+from unicrond.model.events import Event, ModeSet, ReviewGiven, ShareSet
 from unicrond.model.incident import Proof
 
 Stored = Callable[[], None]
@@ -61,12 +61,15 @@ def test_a_command_becomes_an_event(tmp_path: Path) -> None:
         await set_mode(path, 4711, "debugging")
         review = ControlClient(str(path)).review
         await asyncio.to_thread(review, 12, Proof.REFUTED, "bob", False, "an evaluation")
+        share = ControlClient(str(path)).set_share
+        await asyncio.to_thread(share, 4711, 2.5, None, "root", "a deadline")
 
     with_server(path, loop, ask)
     assert loop.events == [
         ModeSet(100.0, Mode.PAUSED, "alice"),
         ModeSet(100.0, Mode.PAUSED, "alice (debugging)", 4711),
         ReviewGiven(100.0, 12, Proof.REFUTED, "bob", False, "an evaluation"),
+        ShareSet(100.0, 4711, "root (a deadline)", weight=2.5),
     ]
 
 
@@ -110,6 +113,10 @@ def test_without_a_loop_the_client_says_so(tmp_path: Path) -> None:
         b'{"v": 1, "command": "review", "incident_id": "1", "proof": "refuted", "official": true,'
         b' "who": "x", "why": ""}\n',
         b'{"v": 1, "command": "review", "incident_id": 1, "proof": "maybe", "official": true,'
+        b' "who": "x", "why": ""}\n',
+        b'{"v": 1, "command": "share", "run_id": 1, "weight": 0, "floor_nodes": null,'
+        b' "who": "x", "why": ""}\n',
+        b'{"v": 1, "command": "share", "run_id": 1, "weight": null, "floor_nodes": -1,'
         b' "who": "x", "why": ""}\n',
         b"\xff\xfe\n",
     ],

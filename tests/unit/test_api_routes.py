@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ class NotingControl:
         self.fault = ""
         self.commands: list[tuple[Mode, int | None, str, str]] = []
         self.reviews: list[tuple[int, Proof, str, bool, str]] = []
+        self.shares: list[tuple[int, float | None, int | None, str, str]] = []
 
     def set_mode(self, mode: Mode, run_id: int | None, who: str, why: str) -> None:
         if self.fault:
@@ -52,6 +54,11 @@ class NotingControl:
 
     def review(self, incident_id: int, proof: Proof, who: str, official: bool, why: str) -> None:
         self.reviews.append((incident_id, proof, who, official, why))
+
+    def set_share(
+        self, run_id: int, weight: float | None, floor_nodes: int | None, who: str, why: str
+    ) -> None:
+        self.shares.append((run_id, weight, floor_nodes, who, why))
 
 
 @pytest.fixture
@@ -472,3 +479,40 @@ def test_every_answer_is_described_with_an_example(client: Client) -> None:
         "Proof",
         "ValidationError",
     }
+
+
+def test_an_admin_sets_what_a_run_is_worth_and_guaranteed(
+    store: SqlStore, client: Client, control: NotingControl
+) -> None:
+    store.save(Changes(runs=(RUN,)))
+    body = {"weight": 7.5, "why": "a deadline"}
+    response = client(uid=0).post("/v1/runs/4711/share", json=body)
+    assert response.json() == {"run_id": 4711, "weight": 7.5, "floor_nodes": 0}
+    assert control.shares == [(4711, 7.5, None, "root", "a deadline")]
+
+
+def test_an_owner_may_only_lower_the_weight(
+    store: SqlStore, client: Client, control: NotingControl
+) -> None:
+    store.save(Changes(runs=(RUN,)))
+    ask = partial(client(uid=OWNER).post, "/v1/runs/4711/share")
+    for body in ({"weight": RUN.weight * 2}, {"weight": RUN.weight, "floor_nodes": 1}):
+        assert "only an admin may raise" in error(ask(json=body))[2]
+    assert ask(json={"weight": RUN.weight / 2}).status_code == 200
+    response = client(uid=STRANGER).post("/v1/runs/4711/share", json={"weight": 0.1})
+    assert "only its owner and admins" in error(response)[2]
+    assert [share[1] for share in control.shares] == [RUN.weight / 2]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"weight": 0}, "weight: Input should be greater than 0"),
+        ({"floor_nodes": -1}, "floor_nodes: Input should be greater than or equal to 0"),
+    ],
+)
+def test_no_share_is_set_that_makes_no_sense(
+    store: SqlStore, client: Client, body: dict[str, Any], words: str
+) -> None:
+    store.save(Changes(runs=(RUN,)))
+    assert words in error(client(uid=0).post("/v1/runs/4711/share", json=body))[2]

@@ -28,7 +28,7 @@ from unicrond.ctl.main import main
 from unicrond.ctl.why import subject_of
 from unicrond.model.cluster import JobState, NodeState
 from unicrond.model.decision import Alternative, Decision, Mode
-from unicrond.model.events import Event, ReviewGiven
+from unicrond.model.events import Event, ReviewGiven, ShareSet
 from unicrond.model.incident import IncidentState, Proof, Review
 from unicrond.model.run import RunState
 from unicrond.ports import Changes, JournalEntry
@@ -274,6 +274,19 @@ def taken(config: Path) -> Iterator[list[Event]]:
     loop.call_soon_threadsafe(loop.stop)
     thread.join(5)
     loop.close()
+
+
+def test_a_runs_share_is_set(ctl: Ctl, taken: list[Event]) -> None:
+    ended = ctl("run", "weight", "4711", "2.5", "--why", "a deadline")
+    assert (ended.code, ended.out) == (0, "run 4711: weight 2.5, floor 0 nodes\n")
+    assert ctl("run", "floor", "4711", "2").code == 0
+    assert taken == [
+        ShareSet(AT, 4711, "root (a deadline)", weight=2.5),
+        ShareSet(AT, 4711, "root", floor_nodes=2),
+    ]
+    refused = ctl("run", "weight", "4711", "0")
+    assert (refused.code, "weight: Input should be greater than 0" in refused.err) == (2, True)
+    assert ctl("run", "floor", "99", "1").code == 1
 
 
 def test_an_incident_is_confirmed_and_refuted(ctl: Ctl, taken: list[Event]) -> None:

@@ -168,6 +168,9 @@ def test_a_weight_that_changes_calls_for_a_plan() -> None:
     state.runs = {7: a_run(weight=3.0)}
     (found,) = triggers.look(state, NOW)
     assert found.what == "weight of run 7 changed from 1 to 3"
+    state.runs = {7: a_run(weight=3.0, floor_nodes=2)}
+    (found,) = triggers.look(state, NOW)
+    assert found.what == "floor of run 7 changed from 0 to 2 nodes"
 
 
 def test_nodes_that_return_or_are_drained_call_for_a_plan() -> None:

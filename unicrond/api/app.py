@@ -32,6 +32,8 @@ from unicrond.api.models import (
     ReviewIn,
     ReviewOut,
     RunOut,
+    ShareIn,
+    ShareOut,
     StoryLineOut,
     WhyOut,
 )
@@ -287,6 +289,22 @@ def _commands(queries: Queries, control: Control, admins: Collection[str]) -> AP
             raise Refused(refusal)
         control.set_mode(wanted.mode, wanted.run_id, rights.user_name(uid), wanted.why)
         return ModeOut(mode=wanted.mode, run_id=wanted.run_id)
+
+    @router.post("/runs/{run_id}/share")
+    def set_share(request: Request, run_id: Number, wanted: ShareIn) -> ShareOut:
+        """What a run's work is worth, and which nodes plans leave it in any case."""
+        uid, run = _who(request), _run(queries, run_id)
+        weight, floor = wanted.weight, wanted.floor_nodes
+        if refusal := rights.share_refusal(uid, admins, run, weight, floor):
+            raise Refused(refusal)
+        if run.state.ended:
+            raise Refused(f"run {run_id} is over")
+        control.set_share(run_id, weight, floor, rights.user_name(uid), wanted.why)
+        return ShareOut(
+            run_id=run_id,
+            weight=run.weight if weight is None else weight,
+            floor_nodes=run.floor_nodes if floor is None else floor,
+        )
 
     @router.post("/incidents/{incident_id}/review")
     def review(request: Request, incident_id: Number, given: ReviewIn) -> ReviewGivenOut:

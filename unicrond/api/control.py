@@ -3,6 +3,8 @@
     {"v": 1, "command": "mode", "mode": "paused", "run_id": null, "who": "alice", "why": "..."}
     {"v": 1, "command": "review", "incident_id": 12, "proof": "refuted", "official": false,
      "who": "alice", "why": "..."}
+    {"v": 1, "command": "share", "run_id": 4711, "weight": 2.0, "floor_nodes": null, "who": "root",
+     "why": "..."}
     {"ok": true}     or     {"ok": false, "error": "a sentence"}
 
 Rights were checked by the API (rights.py); the loop's side accepts its own user and root only.
@@ -22,8 +24,9 @@ from typing import Any, Protocol
 
 from unicrond.api.sockets import bind_unix, peer_uid
 from unicrond.errors import BadInput, Unavailable
+from unicrond.link.messages import MOST_NODES, MOST_WEIGHT
 from unicrond.model.decision import Mode
-from unicrond.model.events import Event, ModeSet, ReviewGiven
+from unicrond.model.events import Event, ModeSet, ReviewGiven, ShareSet
 from unicrond.model.incident import Proof
 
 log = logging.getLogger(__name__)
@@ -44,6 +47,11 @@ class Control(Protocol):
     def review(self, incident_id: int, proof: Proof, who: str, official: bool, why: str) -> None:
         """In the same way."""
 
+    def set_share(
+        self, run_id: int, weight: float | None, floor_nodes: int | None, who: str, why: str
+    ) -> None:
+        """In the same way."""
+
 
 class ControlClient:
     """The API's side. Blocks; to be called in a thread."""
@@ -57,6 +65,13 @@ class ControlClient:
     def review(self, incident_id: int, proof: Proof, who: str, official: bool, why: str) -> None:
         self._command(
             "review", incident_id=incident_id, proof=proof, official=official, who=who, why=why
+        )
+
+    def set_share(
+        self, run_id: int, weight: float | None, floor_nodes: int | None, who: str, why: str
+    ) -> None:
+        self._command(
+            "share", run_id=run_id, weight=weight, floor_nodes=floor_nodes, who=who, why=why
         )
 
     def _command(self, command: str, **words: object) -> None:
@@ -140,12 +155,25 @@ def read_command(line: bytes, now: float) -> Event:
 
 def _mode(data: dict[str, Any], now: float, who: str, why: str) -> Event:
     run_id = None if data["run_id"] is None else _number(data["run_id"])
-    return ModeSet(now, Mode(data["mode"]), f"{who} ({why})" if why else who, run_id)
+    return ModeSet(now, Mode(data["mode"]), _named(who, why), run_id)
 
 
 def _review(data: dict[str, Any], now: float, who: str, why: str) -> Event:
     official = data["official"] is True
     return ReviewGiven(now, _number(data["incident_id"]), Proof(data["proof"]), who, official, why)
+
+
+def _share(data: dict[str, Any], now: float, who: str, why: str) -> Event:
+    weight, floor = data["weight"], data["floor_nodes"]
+    if weight is not None and not 0 < weight <= MOST_WEIGHT:
+        raise ValueError(f"weight {weight} is not above 0 and at most {MOST_WEIGHT:g}")
+    if floor is not None and not 0 <= _number(floor) <= MOST_NODES:
+        raise ValueError(f"floor_nodes {floor} is not between 0 and {MOST_NODES}")
+    return ShareSet(now, _number(data["run_id"]), _named(who, why), weight, floor)
+
+
+def _named(who: str, why: str) -> str:
+    return f"{who} ({why})" if why else who
 
 
 def _number(value: object) -> int:
@@ -154,4 +182,4 @@ def _number(value: object) -> int:
     return value
 
 
-_READERS = {"mode": _mode, "review": _review}
+_READERS = {"mode": _mode, "review": _review, "share": _share}

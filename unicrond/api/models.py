@@ -8,6 +8,7 @@ from typing import Any, Generic, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from db.queries import Act, SeenAllocation, SeenNode, StoryLine
+from unicrond.link.messages import MOST_NODES, MOST_WEIGHT
 from unicrond.model.decision import Mode
 from unicrond.model.incident import Proof
 from unicrond.model.run import Run
@@ -77,8 +78,9 @@ class SlotOut(BaseModel):
 class RunOut(BaseModel):
     model_config = _example(
         run_id=4711, name="llama", user="alice", state="running", mode=None, weight=2.0,
-        min_nodes=2, max_nodes=4, nodes=["n1", "n2"], running_on=["n1", "n2"], generation=3,
-        iteration=1200, restarts=0, healing=None, shunned=[], end_reason="", agents=[], ranks=[],
+        floor_nodes=0, min_nodes=2, max_nodes=4, nodes=["n1", "n2"], running_on=["n1", "n2"],
+        generation=3, iteration=1200, restarts=0, healing=None, shunned=[], end_reason="",
+        agents=[], ranks=[],
     )  # fmt: skip
     run_id: int = Field(description="Slurm's job id")
     name: str
@@ -86,6 +88,7 @@ class RunOut(BaseModel):
     state: str
     mode: Mode | None = Field(description="null: the cluster's")
     weight: float
+    floor_nodes: int = Field(description="that plans leave it in any case")
     min_nodes: int
     max_nodes: int
     nodes: list[str] = Field(description="of the allocation")
@@ -278,6 +281,22 @@ class ModeOut(BaseModel):
     model_config = _example(mode="paused", run_id=4711)
     mode: Mode
     run_id: int | None
+
+
+class ShareIn(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"weight": 2.0, "why": "a deadline"}]}
+    )
+    weight: float | None = Field(None, gt=0, le=MOST_WEIGHT, description="null: as it is")
+    floor_nodes: int | None = Field(None, ge=0, le=MOST_NODES, description="null: as it is")
+    why: str = Field("", max_length=500)
+
+
+class ShareOut(BaseModel):
+    model_config = _example(run_id=4711, weight=2.0, floor_nodes=0)
+    run_id: int
+    weight: float
+    floor_nodes: int
 
 
 class ReviewIn(BaseModel):

@@ -1,10 +1,10 @@
 """Who may give which command.
 
-who                                  cluster's mode  run's mode               incident's review
-root, unicrond's own user, an admin  yes             yes                      yes
-the run's owner                      no              yes, but active only     of this run
+who                                  cluster's mode  run's mode         a review     run's share
+root, unicrond's own user, an admin  yes             yes                yes          yes
+the run's owner                      no              yes, active only   of this run  a lower weight
                                                      if the cluster is
-anybody else                         no              no                       no
+anybody else                         no              no                 no           no
 """
 
 from __future__ import annotations
@@ -41,6 +41,19 @@ def refusal(
         return f"run {run.run_id} is {run.user}'s: only its owner and admins may set its mode"
     if mode is Mode.ACTIVE and cluster is not Mode.ACTIVE:
         return "the cluster's mode is not active: only an admin may make a run active"
+    return ""
+
+
+def share_refusal(
+    uid: int, admins: Collection[str], run: Run, weight: float | None, floor_nodes: int | None
+) -> str:
+    """Why this share is not theirs to set, "" when it is."""
+    if is_admin(uid, admins):
+        return ""
+    if run.uid != uid:
+        return f"run {run.run_id} is {run.user}'s: only its owner and admins may set its share"
+    if floor_nodes is not None or (weight is not None and weight > run.weight):
+        return f"only an admin may raise the weight of run {run.run_id} or guarantee it nodes"
     return ""
 
 

@@ -23,6 +23,7 @@ from unicrond.model.events import (
     ModeSet,
     OutcomeArrived,
     ReviewGiven,
+    ShareSet,
     SignalArrived,
     SnapshotTaken,
     Tick,
@@ -125,6 +126,8 @@ def _take(cycle: Cycle, event: Event) -> None:
             _on_mode(cycle, event)
         case ReviewGiven():
             record.on_review(cycle, event)
+        case ShareSet():
+            _on_share(cycle, event)
         case Tick():
             cycle.state.lag_seconds = event.lag_seconds
 
@@ -226,6 +229,18 @@ def _on_mode(cycle: Cycle, event: ModeSet) -> None:
     if event.mode is Mode.ACTIVE:
         for incident in tuple(cycle.state.incidents.values()):
             _take_up(cycle, incident)
+
+
+def _on_share(cycle: Cycle, event: ShareSet) -> None:
+    run = cycle.state.runs.get(event.run_id)
+    if run is None or run.state.ended:
+        return
+    for name in ("weight", "floor_nodes"):
+        before, wanted = getattr(run, name), getattr(event, name)
+        if wanted is not None and wanted != before:
+            run = cycle.put(replace(run, **{name: wanted}))
+            what = f"{name.removesuffix('_nodes')} of run {run.run_id}"
+            cycle.note("note", f"{what} set from {before:g} to {wanted:g} by {event.who}", run)
 
 
 def _take_up(cycle: Cycle, incident: Incident) -> None:

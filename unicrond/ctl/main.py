@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from unicrond import __version__
-from unicrond.ctl import database, incident, lists, model
+from unicrond.ctl import database, incident, lists, model, run
 from unicrond.ctl.classify import classify, diagnose
 from unicrond.ctl.client import settings_for
 from unicrond.ctl.mode import mode
@@ -59,6 +59,7 @@ for command in COMMANDS:
 app.add_typer(database.app, name="db")
 app.add_typer(incident.app, name="incident")
 app.add_typer(model.app, name="model")
+app.add_typer(run.app, name="run")
 
 
 def lab(context: typer.Context) -> None:

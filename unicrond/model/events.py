@@ -112,6 +112,17 @@ class ReviewGiven:
 
 
 @dataclass(frozen=True, slots=True)
+class ShareSet:
+    """What a run's work is worth, or is guaranteed, was changed. None: as before."""
+
+    at: float
+    run_id: int
+    who: str
+    weight: float | None = None
+    floor_nodes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Nothing happened but time. `lag_seconds`: by how much the loop itself was late."""
 
@@ -128,5 +139,6 @@ Event = (
     | OutcomeArrived
     | ModeSet
     | ReviewGiven
+    | ShareSet
     | Tick
 )

@@ -207,6 +207,7 @@ class Run:
     healing: Healing | None = None
     lease_seconds: float = 0.0  # the longest that an agent of it keeps
     workload: Workload = PLAIN
+    floor_nodes: int = 0  # that plans leave it in any case; an admin's guarantee
 
     @property
     def begun_again(self) -> bool:

@@ -46,7 +46,7 @@ class Triggers:
     def __init__(self) -> None:
         self._first = True
         self._severe: set[int] = set()  # open incidents of severity 1
-        self._runs: dict[int, tuple[float, bool]] = {}  # live ones: weight, whether it has run
+        self._runs: dict[int, tuple[float, int, bool]] = {}  # live: weight, floor, has it run
         self._nodes: Mapping[str, Node] = {}
 
     def look(self, state: State, now: float) -> list[Trigger]:
@@ -70,17 +70,22 @@ class Triggers:
     def _of_runs(self, state: State) -> Iterator[Trigger]:
         live = {run.run_id: run for run in state.live_runs()}
         for run in live.values():
-            weight, ran = self._runs.get(run.run_id, (run.weight, False))
+            new = (run.weight, run.floor_nodes, False)
+            weight, floor, ran = self._runs.get(run.run_id, new)
             if weight != run.weight:
                 what = f"weight of run {run.run_id} changed from {weight:g} to {run.weight:g}"
+                yield _of(run, Cause.WEIGHT_CHANGED, what)
+            if floor != run.floor_nodes:
+                what = f"floor of run {run.run_id} changed from {floor} to {run.floor_nodes} nodes"
                 yield _of(run, Cause.WEIGHT_CHANGED, what)
             if run.state is RunState.RUNNING and not ran:
                 yield _of(run, Cause.RUN_STARTED, f"run {run.run_id} started")
             runs_now = run.state is RunState.RUNNING
             requeued = run.state is RunState.REQUEUED
-            self._runs[run.run_id] = run.weight, (ran or runs_now) and not requeued
+            has_run = (ran or runs_now) and not requeued
+            self._runs[run.run_id] = run.weight, run.floor_nodes, has_run
         for run_id in [run_id for run_id in self._runs if run_id not in live]:
-            _, ran = self._runs.pop(run_id)
+            *_, ran = self._runs.pop(run_id)
             ended = state.runs.get(run_id)
             if ran and ended is not None:
                 yield _of(ended, Cause.RUN_ENDED, f"run {run_id} ended")
