@@ -31,12 +31,12 @@ esac
 
 
 class Site:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, agent: Path) -> None:
         self.folder = folder
         self.submit = folder / "submit"
         self.submit.mkdir()
         (folder / "home").mkdir()
-        build(folder / "home/agent.pyz")
+        (folder / "home/agent.pyz").symlink_to(agent)
         self.slurm()
 
     def slurm(
@@ -99,9 +99,16 @@ class Site:
         return len(file.read_text().splitlines()) if file.exists() else 0
 
 
+@pytest.fixture(scope="session")
+def agent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("zipapp") / "agent.pyz"
+    build(path)
+    return path
+
+
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site(tmp_path)
+def site(tmp_path: Path, agent: Path) -> Site:
+    return Site(tmp_path, agent)
 
 
 def test_help_tells_how_it_is_used(site: Site) -> None:
