@@ -16,6 +16,7 @@ from dataclasses import replace
 from detectors import (
     collective,
     cuda,
+    dcgm,
     exits,
     foreign,
     gpu,
@@ -39,16 +40,20 @@ from detectors.verdict import HARMLESS, Kind, Tier, Verdict
 PROGRAMS = ("config.", "python.", "torch.", "compile.")  # of no meaning in a kernel's log
 FILE_RULES = ("config.file", "net.timeout", "python.other", "unknown")
 # Slurm's daemons log as errors much that no job notices; what they die of is "fatal".
-DAEMON = re.compile(r"(?:\[[\dTt:.-]+\] )?(?:slurmd|slurmctld)?(?:: )?error: (?!.*fatal)")
+DAEMON = re.compile(
+    r"(?:[^\n]{0,80}\b(?:slurmd|slurmctld)\[\d+\]: )?(?:\[[\dTt:.-]+\] )?(?:slurmd|slurmctld)?(?:: )?"
+    r"error: (?!.*fatal)"
+)
 HOUSEKEEPING = ("config.file", "config.permission", "config.arguments")
 # Who hears of a lost peer after its own last step has lost nothing.
 FINISHED = re.compile(r"\b(\d+)(?:it)?/\1(?:it)?\b[^\n]*(?:loss|rate|elapsed|it/s|\[)")
+TERSE = ("nvidia-smi", "slurm", "checkpoint", "exit status")  # source kinds
 HEAD, TAIL = 8_192, 32_768  # characters of a long text that are read
 LINE_HEAD, LINE_TAIL = 900, 300  # and of a long line: patterns cost its square
 
 Finder = Callable[[Text], Iterator[Finding]]
 RULES = (
-    *gpu.RULES, *host.RULES, *network.RULES, *storage.RULES, *cuda.RULES, *cuda.NODE_RULES,
+    *gpu.RULES, *dcgm.RULES, *host.RULES, *network.RULES, *storage.RULES, *cuda.RULES, *cuda.NODE_RULES,
     *nccl.RULES, *collective.RULES, *program.RULES, *exits.RULES, *slurm.RULES, *training.RULES,
     *foreign.RULES,
 )  # fmt: skip
@@ -80,7 +85,7 @@ NOT_A_HINT = re.compile(
 
 
 def classify(source_kind: str, text: str) -> Verdict:
-    if not PREFILTER.passes(text):
+    if not _worth_reading(source_kind, text):
         return HARMLESS
     found = judge(source_kind, text)
     if found is None:
@@ -90,7 +95,7 @@ def classify(source_kind: str, text: str) -> Verdict:
 
 def judge(source_kind: str, text: str) -> Finding | None:
     """The finding that speaks for the text, or None where nothing is wrong."""
-    if not PREFILTER.passes(text):
+    if not _worth_reading(source_kind, text):
         return None
     seen = read(source_kind, text)
     findings = list(apply(RULES, seen))
@@ -102,6 +107,11 @@ def judge(source_kind: str, text: str) -> Finding | None:
         findings = [one for one in findings if not one.verdict.rule.startswith(PROGRAMS)]
     found = min(findings, key=lambda one: (-one.tier, one.position), default=None) or _hint(seen)
     return None if found is None else _in_company(found, seen)
+
+
+def _worth_reading(source_kind: str, text: str) -> bool:
+    """Tools and daemons say little, and what they say seldom holds a word of error."""
+    return any(name in source_kind for name in TERSE) or PREFILTER.passes(text)
 
 
 def _housekeeping(verdict: Verdict) -> bool:

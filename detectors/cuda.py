@@ -61,10 +61,10 @@ RULES = (
          ("cuda error", "cudaerror", "cuda_error", "cuda runtime error", "c10::cudaerror",
           "cuda kernel failed", "cuda exception", "cuda driver error", "nvrtc_error",
           "cuda initialization", "cuda unknown error", "cuda call failed", "gpuassert",
-          "cuda_check"),
+          "cuda_check", ") failed"),
          "cuda[ _]?error(?! handling)|cuda_error_|cuda runtime error|cuda kernel failed|"
          "cuda exception|cuda driver error|nvrtc_error|cuda initialization|cuda unknown error|"
-         "cuda call failed|gpuassert", tier=SYMPTOM),
+         "cuda call failed|gpuassert|\\bcuda\\w+\\([^)\\n]*\\) failed", tier=SYMPTOM),
 )
 # fmt: on
 

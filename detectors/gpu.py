@@ -41,15 +41,15 @@ MISMATCH = (
 # fmt: off
 RULES = (
     Rule("gpu.lost", Kind.GPU_LOST, SEV1,
-         ("fallen off the bus", "config space inaccessible", "gpu is lost", "gpu_is_lost",
+         ("fallen off the bus", "config space inaccessible", "device inaccessible", "gpu is lost", "gpu_is_lost",
           "gpu lost", "err!", "unable to determine the device handle for gpu",
           "gpu is no longer accessible", "failed to get details on gpu",
           "api_gpu_attached_sanity_check failed", "gpu_in_fullchip_reset"), tier=HARD),
     Rule("gpu.missing", Kind.GPU_LOST, SEV1,
          ("count reported lower than configured", "gpu count mismatch", "gpus found,",
-          "count changed for node", "gres.conf file"),
+          "count changed for node", "gres.conf file", "gres/gpu"),
          r"lower than configured|count mismatch|\d gpus found, \d+ expected|"
-         r"gres/gpu[^\n]*count changed for node|gres\.conf file /dev/(nvidia|dri)", tier=HARD),
+         r"gres/gpu[^\n]*count (changed|too low)|gres\.conf file /dev/(nvidia|dri)", tier=HARD),
     Rule("gpu.no_config", Kind.GPU_LOST, SEV1, ("(rev ff)",), r"nvidia[^\n]*\(rev ff\)", tier=HARD),
     Rule("gpu.mismatch", Kind.DRIVER_MISMATCH, SEV1, MISMATCH, tier=HARD),
     Rule("gpu.driver", Kind.GPU_DRIVER, SEV1,
@@ -151,7 +151,7 @@ RULES = (
     Rule("fabric.manager.log", Kind.NVSWITCH, SEV1, ("fabric manager", "fabricmanager", "nvswitch"),
          r"\[error\][^\n]*(nvswitch|nvlink|fabric|\bgpu)|nv-?fabric-?manager[^\n]*(\berror\b|"
          r"failed|fatal|exited)|(fabric manager|nvswitch)[^\n]*(failed|fatal error|timed out|"
-         "unavailable|not running|degraded|mismatch|exit code: [1-9])", tier=HARD,
+         "unavailable|not running|degraded|mismatch|exit code: [1-9]|invalid value)", tier=HARD,
          unless="nvswitch non-fatal error"),
     Rule("fabric.field", Kind.NVSWITCH, SEV1, ("fabric",),
          r"fabric[^\n]*\n[^\n]*state *: *(in progress|not started|error)|"

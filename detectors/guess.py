@@ -34,9 +34,11 @@ TABLE = tuple(
          Kind.LOST, SEV2, PEER),
         ("network", r"socket|\bconnect(ion)?\b|\bnetwork\b|\bdns\b|unreachable|timed? ?out",
          Kind.NETWORK, SEV3, UNKNOWN),
+        # What Slurm's commands refuse was asked for wrongly.
+        ("request", r"^\W*(sbatch|salloc|srun): (error|fatal): ", Kind.CONFIGURATION, SEV2, SELF),
         ("cuda", r"\bcu(da|dnn|blas|fft)", Kind.CUDA, SEV2, SELF),
         ("configuration", r"\bconfig|argument|\boption\b|not (supported|installed|compatible)|"
-         r"incompatible|\brequires\b|version (mismatch|conflict)", Kind.CONFIGURATION, SEV2, SELF),
+         r"incompatible|\brequires\b|is only supported|\bno gpus? (found|available)|version (mismatch|conflict)", Kind.CONFIGURATION, SEV2, SELF),
         # What a program raises without a name of its own is its own matter.
         ("raised", r"\b(runtimeerror|exception): |^traceback", Kind.USER_BUG, SEV2, SELF),
     )

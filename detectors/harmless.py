@@ -51,6 +51,9 @@ HARMLESS = re.compile(
             r"\boverflow!|gradient overflow|overflow detected\. skipping|grad scaler|hysteresis|"
             r"skipping (?:the )?(?:optimizer )?(?:step|update)|loss scaler|"
             r"', nvls disabled|not using it$|falling back to",
+            r"nccl warn(?=[^\n]*(?:\bsetting |default|unsett|ignor|instead|fall(?:ing)? ?back|skipping|"
+            r"not using|leaving it|gid table changed|re-?registration|lid change|sm change|iommu|"
+            r"numa |real path|\bdisabled\.|maximum allowed|: no plugin))|"
             r"nccl (?:info|trace)\b(?! \S+ -> \d)|communicator encountered a fatal error|"
             r"^nccl version",
             r"accept failed (?:success|resource temporarily)|numa balancing|"
@@ -62,7 +65,7 @@ HARMLESS = re.compile(
             # launchers and Slurm
             r"\bretry(?:ing)?\b(?!.{0,3}(?:count|exceeded|exc|counter|limit))",
             r"(?:x11|spank)[^\n]*(?:plugin|display)|cannot find name for (?:user|group) id|"
-            r"requested nodes are busy|temporarily disabled|queued and waiting for resources|"
+            r"requested nodes are busy|configuration not available now|temporarily disabled|queued and waiting for resources|"
             r"srun: error: \S+ tasks? [\d,-]+: terminated|srun: debug|slurmd: debug|: debug\d?:|"
             r"done with job|extern step for|bypassing signal|could not open \w+ state file|"
             "state save file|"
@@ -106,6 +109,8 @@ OTHERS_LEAVE = re.compile(
     r"tasks? [\d,-]+: terminated|connection restored to"
 )
 NODE_IS_WELL = re.compile(r"sw power cap *: *active")
+# An exception's own line: whatever words it holds, somebody raised it.
+RAISED = re.compile(r"(?:\[rank\d+\]: ?)?[a-z_][\w.]*(?:error|exception): (?!0\b)")
 FOLLOWS_IGNORED = re.compile(
     r"^\s|^traceback \(most recent|^[\w.]*(?:error|exception|exit|interrupt)\b.*$"
 )
@@ -139,6 +144,8 @@ def about(text: str) -> Blame:
 
 
 def is_harmless(lower: str) -> bool:
+    if RAISED.match(lower):
+        return False
     if HARMLESS.search(lower):
         return True
     return LEVEL.match(lower) is not None and not KEPT_AT_ANY_LEVEL.search(lower)

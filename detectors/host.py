@@ -104,7 +104,7 @@ BYSTANDER = re.compile(
 )
 VICTIM = re.compile(
     r"killed process \d+,? ?\(([^)]*)\)|reaped process \d+ \(([^)]*)\)|"
-    r"task=([^,\s]+),pid=|\b([\w.:/-]+) invoked oom-killer"
+    r"task=([^,\s]+),pid=|victim process: ([^,\s]+)|\b([\w.:/-]+) invoked oom-killer"
 )
 FAULTED = re.compile(
     r"([\w.:-]+)\[\d+\]:? (?:segfault at [0-9a-f]+ ip|trap |general protection)|"
@@ -112,6 +112,7 @@ FAULTED = re.compile(
 )
 OOM_WORDS = (
     "oom-killer", "oom_reaper", "out of memory: kill", "oom-kill", "oom_kill", "memory cgroup out",
+    "oom encountered",
 )  # fmt: skip
 
 
@@ -126,7 +127,7 @@ def find_oom(text: Text) -> Iterator[Finding]:
     killed: list[str] = []
     invoked: list[str] = []
     for match in VICTIM.finditer(text.lower):
-        (invoked if match[4] else killed).append(match[1] or match[2] or match[3] or match[4])
+        (invoked if match[5] else killed).append(next(filter(None, match.groups()), ""))
     names = killed or invoked
     if names and all(BYSTANDER.match(name.strip('"')) for name in names):
         yield finding(text, at, HARD, "oom.bystander", Kind.HOST_OOM, NONE, UNKNOWN)

@@ -28,7 +28,7 @@ RULES = (
          "creating new|unable to "
          "open|unable to register memory|no device match|no usable|no ip interface|no interface|"
          r"no \S*nic)|version mismatch|incompatible|mismatched nccl|not backwards compatible|"
-         "library is too old|too old version|invali[dg] config|invalid nccl_|no transport found|"
+         "library is too old|fi_getinfo\\(?\\)? call failed|too old version|invali[dg] config|invalid nccl_|no transport found|"
          "no path computed|minimum requirement|not supported (prior|by|on)|detected mixed|"
          r"different link|(rc: -22|error: -22|invalid argument)(?!'))",
          unless="cuda failure|reg_mr|modify_qp", recurs=True),
@@ -85,9 +85,9 @@ RULES = (
          ("ncclinternalerror", "internal error - please report", "nccl error"),
          r"ncclinternalerror|internal error - please report|nccl error[^\n]*internal",
          blame=UNKNOWN, tier=Tier.SUMMARY),
+    # NCCL warns where a call ends with an error, and hardly elsewhere.
     Rule("nccl.warning", Kind.SOFTWARE, SEV2, ("nccl warn",),
-         r"nccl warn (?![^\n]*async event)[^\n]*(fail|error|abort|unable|invalid|cannot)",
-         blame=UNKNOWN, tier=Tier.HINT),
+         r"nccl warn (?![^\n]*async (fatal )?event)\S", tier=Tier.HINT),
     # Where only the trail of result codes is left of an error.
     Rule("nccl.trail.cuda", Kind.CUDA, SEV2, ("-> 1", "retcode 1"), RESULT.format(1), tier=HINT,
          unless=ENDING),

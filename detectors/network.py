@@ -40,6 +40,9 @@ RULES = (
          r"\bstate: *(down|1: down)|physical state: *(disabled|"
          r"polling|sleep)|state:\s+port_down|no active ib port|"
          r"port module event[^\n]*error(?![^\n]*high temperature)", tier=HARD),
+    Rule("port.absent", Kind.PORT_DOWN, SEV1,
+         ("sys files not found", "no ib devices", "no infiniband devices", "no rdma devices",
+          "no hca found"), tier=HARD),
     Rule("port.driver", Kind.NETWORK, SEV1, ("mlx5_core", "mlx4_core", "bnxt_en"),
          r"(mlx\d_core|bnxt_en)\b[^\n]*(load_one failed|probe [^\n]*failed|"
          "failed to (load|initialize))", tier=HARD),

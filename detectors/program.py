@@ -97,7 +97,7 @@ RULES = (
           "unexpected keyword argument", "given groups=", "appears not to match",
           "ddp expects same", "expected a non-empty", "expected a proper", "to have the same",
           "recomputed values",
-          "tensors must be", "invalid scalar type"),
+          "tensors must be", "invalid scalar type", "internal assert failed"),
          "shapes cannot be multiplied|size mismatch for|expected all tensors|"
          "expected scalar type|the size of tensor a|does not require grad|graph a second time|"
          r"inplace operation|loading state_dict|key\(s\) in state_dict|"
@@ -107,7 +107,7 @@ RULES = (
          "should be the same|given groups=|appears not to match|ddp expects same|"
          r"expected a (non-empty|proper)|missing key in checkpoint|input type \(|"
          r"unexpected keyword argument|expected (input|tensor)[^\n]*(but|to have)|"
-         r"recomputed values|tensors must be|invalid scalar type|"
+         r"recomputed values|tensors must be|invalid scalar type|internal assert failed|"
          r"torch\._dynamo\.exc\.(unsupported|usererror|torchruntimeerror)", recurs=True),
     Rule("memory.host", Kind.HOST_OOM, SEV2,
          ("memoryerror", "cannot allocate memory", "can't allocate memory", "[errno 12]",
@@ -126,9 +126,10 @@ RULES = (
          r"exitcode *: -7\b|exit code 135\b|signal 7\b|总线错误",
          unless="mce|hardware memory corruption|pci bus error"),
     Rule("loader.worker", Kind.EXITED, SEV2,
-         ("dataloader worker", "encountered in worker", "worker process", "process pool"),
+         ("dataloader worker", "encountered in worker", "worker process", "process pool",
+          "pin memory thread"),
          r"dataloader worker[^\n]*(killed by signal|exited unexpectedly)|"
-         r"unexpected \w+ ?\w* encountered in worker|brokenprocesspool|"
+         r"unexpected \w+ ?\w* encountered in worker|brokenprocesspool|pin memory thread exited|"
          "process pool was terminated abruptly", tier=PROCESS,
          unless="bus error|killed by signal: (killed|terminated)|out of shared memory"),
     Rule("loader.terminated", Kind.EXITED, SEV2, ("killed by signal: terminated",),

@@ -28,7 +28,7 @@ DECISIVE, HARD, SUMMARY, VICTIM = Tier.DECISIVE, Tier.HARDWARE, Tier.SUMMARY, Ti
 
 NO_PLUGIN = (
     r"error: [^\n]*((cannot|couldn't) (find|load|create|initialize)[^\n]*(plugin|context)|"
-    "aborting$|"
+    "aborting$|unable to initialize|"
     r"unable to create [^\n]*(namespace|cgroup)|pars(e|ing) error |security violation, ping)"
 )
 
@@ -119,15 +119,20 @@ RULES = (
     Rule("slurm.prolog", Kind.EXITED, SEV1,
          ("prolog", "epilog", "batch job complete failure", "launch failed requeued held",
           "requeued in held state", "launch failure limit", "requeued held",
-          "slurmd could not", "plugin stack initialization failed", "launch_failed_requeued",
+          "slurmd could not", "job env setup error", "plugin stack initialization failed", "launch_failed_requeued",
           "requeued_in_held"),
-         r"batch job complete failure|(prolog|epilog)[^\n]*(fail|error|status|time(d |-)?out|"
+         r"batch job complete failure|job env setup error|(prolog|epilog)[^\n]*(fail|error|status|time(d |-)?out|"
          "hung|unable|"
          "exit code [1-9])|requeued[_ ](in[_ ])?held|launch failure limit|slurmd could not (execve|"
          "set up|connect)|plugin stack initialization failed", tier=HARD),
     Rule("slurm.registration", Kind.CONFIGURATION, SEV1,
          ("low realmemory", "low real_memory", "low socket", "low cpu", "low tmpdisk",
-          "low tmp disk"), tier=HARD),
+          "low tmp disk", "count too low", "corespec differ", "bad core count",
+          "reported but not configured", "no network address found", "not a superset of",
+          "restrictedcorespergpu", "could not unpack gres", "changed and jobs are using"),
+         tier=HARD),
+    Rule("slurm.spool", Kind.STORAGE, SEV1, ("spooldir is full", "spool dir is full"), tier=HARD),
+    Rule("slurm.duplicate", Kind.SOFTWARE, SEV1, ("duplicate jobid",), tier=HARD),
     Rule("slurm.refused", Kind.CONFIGURATION, SEV1, ("_slurm_rpc_node_registration",),
          r"node_registration node=\S+ invalid argument", tier=Tier.SUMMARY),
     Rule("slurm.hardware", Kind.CONFIGURATION, NONE,
