@@ -13,7 +13,7 @@ from db.codec import CodecError, decode
 from db.queries import Page, Queries, StoryLine
 from detectors.trust import Ledger, bar_of, catalogue
 from unicrond import __version__
-from unicrond.api import errors, knowledge, rights
+from unicrond.api import errors, knowledge, rights, web
 from unicrond.api.control import Control
 from unicrond.api.errors import NotFound
 from unicrond.api.heartbeat import HEARTBEAT_KEY, SILENT_AFTER_SECONDS, Heartbeat
@@ -71,6 +71,7 @@ def create_app(
         _commands(queries, control, admins),
     ):
         app.include_router(router, prefix="/v1", responses=errors.RESPONSES)
+    app.include_router(web.routes())
     return app
 
 

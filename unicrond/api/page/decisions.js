@@ -1,0 +1,82 @@
+// The newest plan, and the newest decisions on incidents, each with what else was weighed.
+
+import { get } from "./api.js";
+import { h, howLong, si, when } from "./dom.js";
+
+const SHOWN = 15;
+
+export function alternatives(options) {
+  const rows = options.map(({ name, chosen, price }) =>
+    h(
+      "tr",
+      { class: chosen && "chosen" },
+      h("td", { "aria-label": chosen ? "chosen" : "not chosen" }, chosen ? "✓" : ""),
+      h("td", {}, name),
+      h("td", {}, price),
+    ),
+  );
+  return h("table", { class: "alternatives" }, h("tbody", {}, rows));
+}
+
+// Decisions stand in the stories of their incidents.
+export async function newest() {
+  const { items } = await get("/incidents", { limit: SHOWN });
+  const stories = await Promise.all(items.map((one) => get(`/incidents/${one.incident_id}`)));
+  return stories
+    .flatMap((story) => story.timeline.filter((line) => line.decision).map((line) => ({ story, line })))
+    .sort((a, b) => b.line.at - a.line.at);
+}
+
+export function cards(decisions, open) {
+  if (!decisions.length) return h("p", { class: "empty" }, "Nothing was decided yet.");
+  return h("div", { class: "cards" }, decisions.map(({ story, line }) => card(story, line, open)));
+}
+
+function card(story, { at, decision, run_id }, open) {
+  const key = `i${story.incident_id}`;
+  return h(
+    "article",
+    { class: decision.acts ? "card" : "card observed" },
+    h(
+      "header",
+      {},
+      h("button", { type: "button", class: "link", "data-key": key, onclick: () => open(key) }, key),
+      ` ${story.kind}${run_id === null ? "" : `, run ${run_id}`}`,
+      h("time", {}, when(at)),
+    ),
+    h("h3", {}, decision.choice),
+    h("p", {}, decision.reason),
+    !decision.acts && h("p", { class: "empty" }, "Decided and recorded only: not carried out."),
+    decision.alternatives.length > 0 && alternatives(decision.alternatives),
+  );
+}
+
+export function planCard(plan) {
+  if (!plan) return h("p", { class: "empty" }, "No plan yet: one is made when a run starts or a node fails.");
+  const sides = [
+    ["What can be carried out today", plan.today],
+    ["If everything could be", plan.unlimited],
+  ];
+  return h(
+    "article",
+    { class: "card plan" },
+    h("header", {}, `Newest plan: ${plan.cause}`, h("time", {}, when(plan.at))),
+    h("div", { class: "sides" }, sides.map(([title, answer]) => side(title, answer))),
+    plan.foreseen && h("p", { class: "empty" }, plan.foreseen),
+  );
+}
+
+function side(title, answer) {
+  if (!answer?.choice) return h("section", {}, h("h3", {}, title), h("p", {}, answer?.obstacle ?? "no plan"));
+  const options = (answer.alternatives ?? []).map((option) => ({
+    name: option.name,
+    chosen: option.chosen,
+    price: option.obstacle || priced(option),
+  }));
+  return h("section", {}, h("h3", {}, title), h("p", {}, `${answer.choice}: ${answer.reason}`), alternatives(options));
+}
+
+function priced({ waf, price, payback_seconds }) {
+  const back = payback_seconds === null ? "" : `, paid back in ${howLong(payback_seconds)}`;
+  return `WAF ${si(waf)}FLOP/s${price ? `, costs ${si(price)}FLOP${back}` : ""}`;
+}
