@@ -38,7 +38,7 @@ def test_the_page_may_load_and_ask_nothing_from_elsewhere() -> None:
 @pytest.mark.parametrize("name", FILES)
 def test_no_file_names_another_host_or_carries_code_where_the_policy_forbids_it(name: str) -> None:
     text = (web.FOLDER / name).read_text().replace("http://www.w3.org/2000/svg", "")
-    assert not re.search(r"https?://|//[a-z]+\.|@import|innerHTML\s*=", text)
+    assert not re.search(r"https?://|//[a-z]+\.|@import|innerHTML\s*=(?!=)", text)
     assert not name.endswith(".html") or not re.search(r"\son\w+=|style=|<style|<script>", text)
 
 
