@@ -44,5 +44,7 @@ _CALLS: dict[ActionKind, Callable[[Slurm, Action], None]] = {
     ActionKind.DRAIN: lambda slurm, a: slurm.drain(a.node, str(a.args["reason"])),
     ActionKind.SHRINK: lambda slurm, a: slurm.shrink(_job(a), _names(a.args["keep"])),
     ActionKind.REQUEUE: lambda slurm, a: slurm.requeue(_job(a), int(str(a.args["restarts"]))),
-    ActionKind.EXPEDITE: lambda slurm, a: slurm.expedite(_job(a), _names(a.args["exclude"])),
+    ActionKind.EXPEDITE: lambda slurm, a: slurm.expedite(
+        _job(a), _names(a.args["exclude"]), int(str(a.args.get("nodes", 0)))
+    ),
 }

@@ -39,8 +39,9 @@ class Slurm(Protocol):
     def requeue(self, job_id: int, restarts: int) -> None:
         """Requeues, unless the job's restart count is no longer `restarts`: done already."""
 
-    def expedite(self, job_id: int, exclude: Sequence[str]) -> None:
-        """Starts a requeued job within seconds, off excluded nodes; Refused until it is pending."""
+    def expedite(self, job_id: int, exclude: Sequence[str], nodes: int = 0) -> None:
+        """Starts a requeued job within seconds, off excluded nodes, on `nodes` (0: as many as it
+        asks for); Refused until it is pending, and while somebody holds it."""
 
 
 class Agents(Protocol):

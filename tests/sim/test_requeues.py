@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from world import World, kinds, running
 
+from unicrond.core.queued import nodes_to_ask_for
 from unicrond.model.cluster import NodeState
-from unicrond.model.decision import ActionKind
+from unicrond.model.decision import ActionKind, Mode
 from unicrond.model.run import LossState, Phase, RunState
 from unicrond.slurm.simulated import SimulatedSlurm
 
@@ -134,3 +137,69 @@ def test_a_job_that_slurm_fails_for_its_early_batch_host_is_requeued() -> None:
     world.restore("n1")
     world.until(lambda: world.run(job).restarts == 1 and world.run(job).state is RunState.RUNNING)
     assert world.core.state.incidents == {}
+
+
+def test_a_job_that_somebody_else_requeued_is_the_same_run_and_does_not_wait(world: World) -> None:
+    job = running(world)
+    world.slurm.requeue(job, 0)
+    took = world.until(
+        lambda: world.run(job).restarts == 1 and world.run(job).state is RunState.RUNNING
+    )
+    assert took < 20, "Slurm alone holds it for 120 s"
+    assert world.run(job).generation == 1001
+    assert world.core.state.incidents == {}
+
+
+def test_a_requeued_job_that_its_owner_holds_stays_on_hold(world: World) -> None:
+    job = running(world)
+    world.slurm.requeue(job, 0)
+    world.slurm.hold_by_person(job)
+    world.pass_seconds(30)
+    assert ActionKind.EXPEDITE not in kinds(world)
+    world.slurm.release_by_person(job)
+    world.until(lambda: world.run(job).state is RunState.RUNNING, within_seconds=20)
+
+
+def test_somebody_elses_requeue_is_only_told_where_we_may_not_act(world: World) -> None:
+    job = running(world)
+    world.core.state.mode = Mode.OBSERVE
+    world.slurm.requeue(job, 0)
+    world.pass_seconds(60)
+    assert world.run(job).state is RunState.REQUEUED
+    assert world.performed == []
+
+
+def test_a_requeued_run_asks_for_the_nodes_that_are_free_and_its_user_allows() -> None:
+    world = World()
+    world.nodes(4)
+    job = running(world, min_nodes=2)
+    world.cut("n2")
+    world.cut("n3")
+    took = world.until(
+        lambda: world.run(job).restarts == 1 and world.run(job).state is RunState.RUNNING
+    )
+    assert took < 30
+    assert world.run(job).nodes == ("n1", "n4")
+    assert [a.args["nodes"] for a in world.performed if a.kind is ActionKind.EXPEDITE] == [2]
+
+
+def test_a_run_that_may_not_shrink_waits_for_its_size() -> None:
+    world = World()
+    world.nodes(3)
+    job = running(world)
+    world.cut("n2")
+    world.until(lambda: world.run(job).state is RunState.REQUEUED)
+    world.pass_seconds(60)
+    assert world.run(job).state is RunState.REQUEUED
+    assert [a.args["nodes"] for a in world.performed if a.kind is ActionKind.EXPEDITE] == [0]
+
+
+def test_a_requeued_run_takes_no_more_than_before_while_others_wait(world: World) -> None:
+    job, other = running(world, nodes=2, min_nodes=1), world.submit(6)
+    wish = replace(world.run(job), max_nodes=6)
+    allocation = world.slurm.snapshot().allocations[job]
+    world.pass_seconds(3)
+    assert nodes_to_ask_for(world.core.state, wish, allocation, ()) == 0
+    world.slurm.cancel(other)
+    world.pass_seconds(3)
+    assert nodes_to_ask_for(world.core.state, wish, allocation, ()) == 4

@@ -10,10 +10,12 @@ import pytest
 
 from unicrond.errors import Refused, SlurmUnavailable
 from unicrond.model.cluster import JobState, NodeState
+from unicrond.slurm import sizing
 from unicrond.slurm.cli import CommandLineSlurm
 from unicrond.slurm.command import SlurmCommand, plain_environment
 
 DATA = Path(__file__).parent.parent / "data/slurm/22.05"
+REQUEUED = (DATA / "job-requeued.txt").read_text()
 GENUINE = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12)  # of jobs-mixed.txt; 77 and 78 are forged
 
 
@@ -169,11 +171,38 @@ def test_no_jobs_in_the_system_is_a_real_none(stand_in: StandIn) -> None:
 
 
 def test_expediting_keeps_the_nodes_that_the_user_excluded(stand_in: StandIn) -> None:
-    text = (DATA / "job-requeued.txt").read_text()
+    text = re.sub(r"SubmitTime=\S+", "SubmitTime=1970-01-01T00:00:04", REQUEUED)
     stand_in.answer("show job", text.replace("ExcNodeList=(null)", "ExcNodeList=n[7-8]"))
     stand_in.answer("update")
     stand_in.slurm().expedite(1, ["n6", "n8"])
     assert stand_in.updates == ["update JobId=1 StartTime=now+2 ExcNodeList=n[6-8]"]
+
+
+@pytest.mark.parametrize(
+    ("version", "size"),
+    [("22.05.8", "NumTasks=1 NumNodes=1-1 NumCPUs=1"), ("24.11.5", "NumNodes=1")],
+)
+def test_a_size_is_written_as_each_version_needs_it(
+    stand_in: StandIn, version: str, size: str
+) -> None:
+    text = re.sub(r"SubmitTime=\S+", "SubmitTime=1970-01-01T00:00:02", REQUEUED)
+    stand_in.answer("show job", text)
+    stand_in.answer("show config", f"SLURM_VERSION           = {version}")
+    stand_in.answer("update")
+    stand_in.slurm().expedite(1, [], nodes=1)
+    assert stand_in.updates == [f"update JobId=1 StartTime=now {size}"]
+
+
+def test_a_job_on_hold_is_not_expedited(stand_in: StandIn) -> None:
+    stand_in.answer("show job", REQUEUED.replace("Reason=BeginTime", "Reason=JobHeldUser"))
+    with pytest.raises(Refused, match="on hold"):
+        stand_in.slurm().expedite(1, [])
+
+
+def test_a_size_that_a_name_forges_is_not_believed() -> None:
+    forged = REQUEUED.replace("JobName=", "JobName=x NumCPUs=9 NumTasks=9 ")
+    with pytest.raises(Refused, match="do not stand once"):
+        sizing.words(forged, 2, (22, 5))
 
 
 def test_a_second_look_comes_before_each_act(cluster: StandIn) -> None:

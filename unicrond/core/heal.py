@@ -13,13 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from transition.membership import NO_RESTART, Choice, Trouble, assign, choose
+from transition.membership import NO_RESTART, Choice, Trouble, choose
+from transition.steps import next_tier
+from unicrond.core import changeover, queued
 from unicrond.core.cycle import Cycle
 from unicrond.core.guards import (
     avoided,
-    drained_by_us,
-    last_heard,
-    lease_of,
     restarts_left,
     too_many_hidden,
     unreachable,
@@ -254,16 +253,11 @@ def _advance_requeue(cycle: Cycle, run: Run, healing: Healing) -> None:
         cycle.resolve_older(
             run,
             f"the requeued job runs as generation {run.generation}, "
-            f"{cycle.now - _noticed(cycle, healing):.1f} s after the fault was noticed",
+            f"{cycle.now - changeover.noticed(cycle, healing):.1f} s after the fault was noticed",
         )
         return
-    allocation = cycle.state.allocations.get(run.run_id)
-    restart = allocation.restarts if allocation and allocation.state is JobState.PENDING else 0
-    if run.state is RunState.REQUEUED and restart > healing.expedited:
-        run = cycle.put(replace(run, healing=replace(healing, expedited=restart)))
-        # an exclusion outlives the repair of its node, a drain does not: so only where none holds
-        exclude = [n for n in healing.exclude if not drained_by_us(cycle.state, n)]
-        cycle.act(healing.incident_id, run, ActionKind.EXPEDITE, exclude=exclude)
+    if run.state is RunState.REQUEUED:
+        queued.advance(cycle, run, healing)
     elif run.state is RunState.HEALING and cycle.now > healing.deadline:
         call_person(
             cycle,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from unicrond.core import queued
 from unicrond.core.agents import TERMINATED, incarnate, leave_start
 from unicrond.core.cycle import Cycle
 from unicrond.core.trouble import Fault, report
@@ -125,7 +126,8 @@ def _pending(cycle: Cycle, run: Run, allocation: Allocation) -> None:
     if run.state is RunState.REQUEUED or allocation.restarts <= run.restarts:
         return
     cycle.note("note", f"the job waits in Slurm's queue again: {allocation.reason}", run)
-    cycle.put(replace(leave_start(cycle, run), state=RunState.REQUEUED))
+    run = cycle.put(replace(leave_start(cycle, run), state=RunState.REQUEUED))
+    queued.adopt(cycle, run, allocation)
 
 
 def _ended(cycle: Cycle, run: Run, allocation: Allocation) -> None:

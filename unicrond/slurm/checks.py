@@ -64,3 +64,5 @@ def expedite_is_allowed(job: Allocation) -> None:
     """While COMPLETING a new start time is accepted and lost."""
     if job.state is not JobState.PENDING:
         raise Refused(f"job {job.job_id} is {job.state}, not pending yet")
+    if "held" in job.reason.lower():
+        raise Refused(f"job {job.job_id} is on hold ({job.reason})")

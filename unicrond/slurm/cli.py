@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from unicrond.errors import Refused, SlurmUnavailable
 from unicrond.model.cluster import Allocation, JobState, Node, Snapshot
 from unicrond.ports import Clock
-from unicrond.slurm import checks
+from unicrond.slurm import checks, sizing
 from unicrond.slurm.command import SlurmCommand
 from unicrond.slurm.hostlist import fold
 from unicrond.slurm.listing import Listing
@@ -43,7 +43,7 @@ class CommandLineSlurm:
     ) -> None:
         self._clock = clock
         self._command = SlurmCommand(prefix, timeout_seconds)
-        self._port: int | None = None
+        self._config: str | None = None
         self._listing = Listing(self._list_jobs, self._shown_alone)
         self._topology = Topology(lambda: self._command.run(*_SHOW, "topology"))
 
@@ -78,10 +78,15 @@ class CommandLineSlurm:
         if checks.requeue_is_due(self._job(job_id), restarts):
             self._command.run("scontrol", "requeue", str(job_id))
 
-    def expedite(self, job_id: int, exclude: Sequence[str]) -> None:
+    def expedite(self, job_id: int, exclude: Sequence[str], nodes: int = 0) -> None:
         text = self._show_job(job_id)
-        checks.expedite_is_allowed(self._read_job(job_id, text))
-        words = [f"StartTime=now+{SETTLE_SECONDS}"]
+        job = self._read_job(job_id, text)
+        checks.expedite_is_allowed(job)
+        # Slurm is seconds late for a later time than now; it writes anew when it was queued.
+        settled = self._clock.now() >= job.submit_time + SETTLE_SECONDS
+        words = ["StartTime=now" if settled else f"StartTime=now+{SETTLE_SECONDS}"]
+        if nodes:
+            words += sizing.words(text, nodes, sizing.version_of(self._configuration()))
         if exclude:
             # The user's own exclusions stay.
             words.append(f"ExcNodeList={fold(sorted({*_excluded(text), *exclude}))}")
@@ -91,18 +96,18 @@ class CommandLineSlurm:
         self._command.run("scontrol", "update", *words)
 
     def _nodes(self, at: float) -> Nodes:
-        port = self._default_port()
+        port = slurmd_port(self._configuration())
         nodes = parse_nodes(self._command.run(*_SHOW, "node"), port)
         if not nodes.known:
             raise SlurmUnavailable("scontrol show node: an empty answer")
         placed, trouble = self._topology.placed(nodes.known, at)
         return Nodes(placed, (*nodes.troubles, trouble) if trouble else nodes.troubles)
 
-    def _default_port(self) -> int:
-        """Asked once: it changes only with a restart of the whole cluster."""
-        if self._port is None:
-            self._port = slurmd_port(self._command.run("scontrol", "show", "config"))
-        return self._port
+    def _configuration(self) -> str:
+        """Asked once: what we read of it changes only with a restart of the whole cluster."""
+        if self._config is None:
+            self._config = self._command.run("scontrol", "show", "config")
+        return self._config
 
     def _show_jobs(self) -> str:
         text = self._command.run(*_SHOW, "job")

@@ -67,6 +67,7 @@ class _Job:
     batch_host_lost: float | None = None
     excluded: set[str] = field(default_factory=set)
     restarts: int = 0
+    held: bool = False
     started: float = 0.0
     ended: float = 0.0
 
@@ -121,11 +122,12 @@ class SimulatedSlurm:
         if checks.requeue_is_due(self._shown_job(job), restarts):
             self._requeue(job)
 
-    def expedite(self, job_id: int, exclude: Sequence[str]) -> None:
+    def expedite(self, job_id: int, exclude: Sequence[str], nodes: int = 0) -> None:
         self._ask()
         job = self._job(job_id)
         checks.expedite_is_allowed(self._shown_job(job))
         job.begin = self._at
+        job.size = nodes or job.size
         job.excluded.update(exclude)
         self._schedule()
 
@@ -192,6 +194,16 @@ class SimulatedSlurm:
         self._ask()
         node = self._nodes[name]
         node.drained, node.reason, node.reason_user = True, reason, user
+
+    def hold_by_person(self, job_id: int) -> None:
+        self._ask()
+        self._job(job_id).held = True
+        self._schedule()
+
+    def release_by_person(self, job_id: int) -> None:
+        self._ask()
+        self._job(job_id).held = False
+        self._schedule()
 
     def resume_by_person(self, name: str) -> None:
         self._ask()
@@ -309,7 +321,9 @@ class SimulatedSlurm:
                 continue
             free = [node.name for node in self._nodes.values() if self._may_use(job, node)]
             job.reason = "BeginTime" if job.begin > self._at else "Resources"
-            if job.begin <= self._at and len(free) >= job.size:
+            if job.held:
+                job.reason = "JobHeldUser"
+            elif job.begin <= self._at and len(free) >= job.size:
                 self._start(job, free[: job.size])
 
     def _may_use(self, job: _Job, node: _Node) -> bool:
@@ -348,6 +362,7 @@ class SimulatedSlurm:
         if job.state is not JobState.COMPLETING or job.restarts != restart:
             return
         job.state, job.nodes, job.batch_host = JobState.PENDING, [], ""
+        job.submitted = self._at
         job.begin = self._at + REQUEUE_HOLD_SECONDS
         self._after(REQUEUE_HOLD_SECONDS, self._schedule)
 

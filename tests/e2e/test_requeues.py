@@ -1,0 +1,58 @@
+"""Runs that go through Slurm's queue: at once, at a size that fits, whoever put them there."""
+
+from __future__ import annotations
+
+import pytest
+from stage import LOCKSTEP, Stage, Training
+
+pytestmark = pytest.mark.slurm
+
+GOAL_SECONDS = 10.0  # plain `scontrol requeue` holds the job for 120 s
+
+
+def requeued_at(training: Training) -> float:
+    return next(a["outcome_at"] for a in training.actions() if a["kind"] == "requeue")
+
+
+def test_from_the_order_to_requeue_to_training_again(stage: Stage) -> None:
+    training = stage.training()
+    stage.lab.fault("cut-link", node="n3")
+    training.goes_on(generation=1001)
+    training.heals()
+    took = min(s.time for s in training.of(1001)) - requeued_at(training)
+    print(f"order to requeue -> training again: {took:.1f} s")
+    assert took < GOAL_SECONDS, training.story()
+
+
+def test_a_requeue_by_hand_is_the_same_run_and_does_not_wait(stage: Stage) -> None:
+    training = stage.training()
+    stage.scontrol("requeue", str(training.job))
+    training.goes_on(generation=1001, within_seconds=30)
+    assert training.heals()["kind"] == "requeued"
+    assert training.run()["state"] == "running"
+    assert min(s.step for s in training.of(1001)) > 5, "from the checkpoint"
+
+
+def test_a_job_on_hold_waits_until_it_is_released(stage: Stage) -> None:
+    training = stage.training()
+    stage.scontrol("requeuehold", str(training.job))
+    training.until("it waits", lambda: training.run().get("state") == "requeued")
+    training.until("it is held", lambda: "held" in training.slurm("Reason").lower())
+    assert "expedite" not in training.kinds()
+    stage.scontrol("release", str(training.job))
+    training.goes_on(generation=1001)
+
+
+def test_a_run_too_small_to_go_on_comes_back_at_the_size_that_there_is_room_for(
+    stage: Stage,
+) -> None:
+    training = stage.training(LOCKSTEP, "--min-nodes=3", nodes=4)
+    other = stage.submit(LOCKSTEP, nodes=2, user="bob")
+    other.until_step(3)
+    for node in ("n3", "n4"):
+        stage.lab.fault("cut-link", node=node)
+    training.until("it waits", lambda: training.run().get("state") == "requeued")
+    other.finish()
+    training.goes_on(generation=1001)
+    assert {s.world for s in training.of(1001)} == {3}
+    assert not {"n3", "n4"} & set(training.nodes())
