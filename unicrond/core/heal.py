@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from transition.membership import NO_RESTART, Choice, Trouble, choose
-from transition.steps import next_tier
-from unicrond.core import changeover, queued
+from transition.membership import NO_RESTART, Choice, Trouble, assign, choose
+from unicrond.core import queued
 from unicrond.core.cycle import Cycle
 from unicrond.core.guards import (
     avoided,
+    last_heard,
+    lease_of,
     restarts_left,
     too_many_hidden,
     unreachable,
@@ -253,7 +254,7 @@ def _advance_requeue(cycle: Cycle, run: Run, healing: Healing) -> None:
         cycle.resolve_older(
             run,
             f"the requeued job runs as generation {run.generation}, "
-            f"{cycle.now - changeover.noticed(cycle, healing):.1f} s after the fault was noticed",
+            f"{cycle.now - _noticed(cycle, healing):.1f} s after the fault was noticed",
         )
         return
     if run.state is RunState.REQUEUED:
