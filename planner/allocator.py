@@ -55,21 +55,21 @@ class Division:
     gain: int
 
 
-class _Packing(NamedTuple):
+class Packing(NamedTuple):
     """A key is gain * unit - move * (runs moved) - (workers moved)."""
 
     unit: int
     move: int
 
     @staticmethod
-    def of(runs: int, workers: int, held: int) -> _Packing:
+    def of(runs: int, workers: int, held: int) -> Packing:
         move = workers + held + 1
-        return _Packing((runs + 1) * move, move)
+        return Packing((runs + 1) * move, move)
 
 
 def largest_total(runs: int, workers: int, held: int) -> int:
     """What the runs' largest absolute gains may sum to, `held` workers being held in all."""
-    return LIMIT // _Packing.of(runs, workers, held).unit - 1
+    return LIMIT // Packing.of(runs, workers, held).unit - 1
 
 
 def divide(gains: Ints, held: Sequence[int], workers: int) -> Division:
@@ -99,7 +99,7 @@ class _Pool:
     def __init__(self, gains: Ints, held: Ints, workers: int) -> None:
         self.gains, self.held, self.workers = gains, held, workers
         runs, columns = len(held), min(gains.shape[1], workers + 1)
-        self.packing = _Packing.of(runs, workers, int(held.sum()))
+        self.packing = Packing.of(runs, workers, int(held.sum()))
         self.tops = np.empty((runs, -(-columns // BLOCK)), np.int64)
         self.first, largest = np.empty((2, runs), np.int64)
         kernels.summarise(gains, columns, self.tops, self.first, largest)

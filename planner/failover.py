@@ -8,22 +8,23 @@
     RunEnded(run)                its claim is gone; so are its workers, unless `keeps_freed`
     RunStarted(run)              a queued run holds the workers that it asked for
 
-One pool, each run staying in it: other pools enter through D_running only. An event that leaves
-no legal division has the reason in place of a plan. The table belongs to one state of the
-cluster, which its maker names (`stamp`), and answers for no other.
+One pool, each run staying in it; where there are several, each has its table. Runs of other pools
+keep what they have: they enter through D_running and through what limits by account leave. An event
+that leaves no legal division has the reason in place of a plan. The table belongs to one state of
+the cluster, which its maker names (`stamp`), and answers for no other.
 
 Each entry is solved by itself: docs/adr/0013-no-prefix-and-suffix-tables.md.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from planner.allocator import Infeasible
 from planner.objective import Claim, Plan, Problem
 from planner.pools import solve
-from unicrond.errors import BadInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +80,7 @@ class Failover:
 
 
 def prepare(state: State, stamp: Hashable) -> Failover:
-    """The whole table. Limits by account tie pools together: refused."""
-    if state.problem.accounts:
-        raise BadInput("accounts: under limits by account no plans are prepared; leave --next out")
+    """The whole table."""
     return Failover(stamp, {event: _solved(state, event) for event in events(state)})
 
 
@@ -133,6 +132,11 @@ def _lose(claims: dict[int, Claim], lost: Mapping[int | None, int]) -> int:
 def _with(state: State, claims: Mapping[int, Claim], change: int, away: int) -> Problem:
     pool = state.problem.pools[state.pool]
     there = replace(pool, workers=max(0, pool.workers + change), away=max(0, pool.away + away))
+    elsewhere = Counter[str]()
+    for claim in state.problem.claims:
+        if claim.pool != state.pool:
+            elsewhere[claim.account] += claim.held
+    accounts = state.problem.accounts.items()
     return replace(
         state.problem,
         claims=tuple(
@@ -140,6 +144,7 @@ def _with(state: State, claims: Mapping[int, Claim], change: int, away: int) -> 
             for _, claim in sorted(claims.items())
         ),
         pools={**state.problem.pools, state.pool: there},
+        accounts={name: limits.beside(elsewhere[name]) for name, limits in accounts},
     )
 
 

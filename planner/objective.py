@@ -161,13 +161,19 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Workers that the runs of one Slurm account have together: at least, and at most."""
+    """Workers that the runs of one Slurm account have together: at least, and at most. Those of an
+    account without runs count nothing."""
 
     floor: int = 0
     ceiling: int | None = None
 
     def allow(self, workers: int) -> bool:
         return self.floor <= workers and (self.ceiling is None or workers <= self.ceiling)
+
+    def beside(self, workers: int) -> Limits:
+        """What is left of them for the others, where some runs keep so many."""
+        ceiling = None if self.ceiling is None else max(0, self.ceiling - workers)
+        return Limits(max(0, self.floor - workers), ceiling)
 
 
 @dataclass(frozen=True, slots=True)

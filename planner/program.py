@@ -101,7 +101,7 @@ class _Program:
             if limits.ceiling is not None:
                 rows.append(np.where(members, self.size, 0))
                 limit.append(limits.ceiling)
-            if limits.floor:
+            if limits.floor and members.any():
                 rows.append(np.where(members, -self.size, 0))
                 limit.append(-limits.floor)
         return csc_array(np.array(rows, np.float64)), np.array(limit, np.float64)

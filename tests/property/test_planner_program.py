@@ -60,7 +60,10 @@ def fits(problem: Problem, chosen: tuple[tuple[str, int, float, str], ...]) -> b
         if sum(c[1] for c in chosen if c[0] == name) > pool.workers:
             return False
     for name, limits in problem.accounts.items():
-        used = sum(c[1] for c in chosen if c[3] == name)
+        counted = [c[1] for c in chosen if c[3] == name]
+        used = sum(counted)
+        if not counted:
+            continue
         if used < limits.floor or (limits.ceiling is not None and used > limits.ceiling):
             return False
     return True

@@ -22,7 +22,6 @@ from planner.failover import (
 )
 from planner.objective import Limits, Plan, Pool
 from planner.pools import solve
-from unicrond.errors import BadInput
 
 EVEN = table(unit=2)
 STATE = State(
@@ -120,7 +119,14 @@ def test_runs_of_another_pool_stay_out_of_the_table() -> None:
     assert [share.pool for share in plan.shares] == ["gpu"]
 
 
-def test_limits_by_account_are_refused() -> None:
-    limited = replace(STATE.problem, accounts={"physics": Limits(ceiling=4)})
-    with pytest.raises(BadInput, match="accounts"):
-        prepare(replace(STATE, problem=limited), "now")
+def test_limits_by_account_hold_after_the_event_too() -> None:
+    both = {"gpu": np.array(EVEN), "old": np.array(EVEN)}
+    claims = (
+        claim(1, size=6, throughput=both, account="physics"),
+        claim(2, size=2, throughput=both, pool="old", account="physics"),
+    )
+    limits = {"physics": Limits(ceiling=8)}
+    problem = cluster(*claims, pools={n: Pool(n, 12) for n in both}, accounts=limits)
+    plan = plan_after(State(problem, "gpu", 2), NodeLost(1))
+    assert sizes(plan) == [6], "two of eight are had elsewhere"
+    assert sizes(plan_after(State(replace(problem, accounts={}), "gpu", 2), NodeLost(1))) == [10]
