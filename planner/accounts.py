@@ -121,4 +121,4 @@ class _Part:
             self._start, self._sizes, self._losses,
             low, self._high, offset, self._table, chosen,
         )  # fmt: skip
-        return self._sizes[chosen].tolist()
+        return [int(size) for size in self._sizes[chosen]]

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from planner import priors, transitions
+from planner.fairness import NO_GUARANTEE, Guarantee
 from planner.iteration import Fit
 from planner.reliability import PoolRecord, Reliability
 from planner.transitions import Duration
@@ -42,6 +43,7 @@ class Known:
     fits: Mapping[int, Fit | None] = field(default_factory=dict)
     durations: Mapping[int, Mapping[str, Duration]] = field(default_factory=dict)
     reliability: Reliability | None = None
+    accounts: Mapping[str, Guarantee] = field(default_factory=dict)
     changes_per_day: float = 0.0  # runs that end or start
 
 
@@ -73,6 +75,10 @@ class Cluster:
         others = (a for a in self.allocations if a.state.live and a.job_id not in self.planned)
         return frozenset(name for allocation in others for name in allocation.nodes)
 
+    @cached_property
+    def _account_of(self) -> dict[int, str]:
+        return {a.job_id: a.account for a in self.allocations}
+
     def _standing(self, run: Run) -> Standing | None:
         """None for one that is over, is only watched, or has not told its nodes yet."""
         waits = run.state is RunState.REQUEUED
@@ -99,6 +105,7 @@ class Cluster:
             broken=broken,
             good=() if waits else good[: run.max_nodes],
             waited_seconds=max(0.0, self.at - since) if waits else 0.0,
+            account=self._account_of.get(run.run_id, ""),
         )  # fmt: skip
 
     def _answers(self, name: str) -> bool:
@@ -126,6 +133,7 @@ class Standing:
     broken: bool
     good: tuple[str, ...]
     waited_seconds: float
+    account: str = ""
 
     @property
     def size(self) -> int:
@@ -167,8 +175,8 @@ def questions(cluster: Cluster, known: Known) -> tuple[What, What, list[str]]:
         wide = _points(_range(standing, len(members[standing.pool])))
         curve = rates.curve(sorted({*wide, standing.size} - {0}))
         legal = _legal(standing, curve, wide)
-        floor = min(standing.run.floor_nodes, wide[-1] if wide else 0)
-        unlimited.append(_run(standing, known, curve, legal) | {"floor": floor})
+        limits = _limits(standing, known.accounts.get(standing.account, NO_GUARANTEE), wide)
+        unlimited.append(_run(standing, known, curve, legal) | limits)
     away = _away(cluster)
     pools = [_pool(name, names, away[name], known) for name, names in members.items()]
     notes += [
@@ -183,7 +191,8 @@ def questions(cluster: Cluster, known: Known) -> tuple[What, What, list[str]]:
         "patience_seconds": PATIENCE_SECONDS,
     }
     named = {"nodes": _nodes(cluster, members, known)} if len(cluster.nodes) <= MOST_NODES else {}
-    without_limits = {"runs": unlimited, "keeps_freed": True, **rest, **named}
+    accounts = {"accounts": _accounts(unlimited, known)}
+    without_limits = {"runs": unlimited, "keeps_freed": True, **accounts, **rest, **named}
     return {"runs": today, **rest}, without_limits, notes
 
 
@@ -200,6 +209,39 @@ def _members(cluster: Cluster) -> dict[str, list[str]]:
         if pool in found:
             found[pool].append(name)
     return found
+
+
+def _limits(standing: Standing, of: Guarantee, wide: Sequence[int]) -> What:
+    """A floor counts as far as the run can use it."""
+    ceiling, most = of.run_ceiling_nodes, wide[-1] if wide else 0
+    most = most if ceiling is None else max((size for size in wide if size <= ceiling), default=0)
+    floor = min(max(standing.run.floor_nodes, of.run_floor_nodes), most)
+    return {"account": standing.account, "floor": floor, "ceiling": ceiling}
+
+
+def _accounts(runs: Sequence[What], known: Known) -> list[What]:
+    """Of those that have limits as a whole, and runs."""
+    found = list[What]()
+    for name, of in sorted(known.accounts.items()):
+        mine = [run for run in runs if run["account"] == name]
+        if not mine or (not of.floor_nodes and of.ceiling_nodes is None):
+            continue
+        floor = min(of.floor_nodes, sum(_most(run) for run in mine))
+        found.append({"name": name, "floor": floor, "ceiling": of.ceiling_nodes})
+    return found
+
+
+def _most(run: What) -> int:
+    sizes, ceiling = run["sizes"], run["ceiling"]
+    legal = range(sizes["min"], sizes["max"] + 1) if isinstance(sizes, dict) else sizes
+    return max((size for size in legal if ceiling is None or size <= ceiling), default=0)
+
+
+def without_floors(question: What) -> What:
+    """The same question with nothing guaranteed but turns."""
+    runs = [{**run, "floor": 0} for run in question["runs"]]
+    accounts = [{**account, "floor": 0} for account in question["accounts"]]
+    return {**question, "runs": runs, "accounts": accounts}
 
 
 def _range(standing: Standing, there: int) -> range:

@@ -20,6 +20,19 @@ from planner.objective import Claim, Problem
 
 
 @dataclass(frozen=True, slots=True)
+class Guarantee:
+    """Of a Slurm account, in nodes: of all its runs together, and of each. Ceilings None: none."""
+
+    floor_nodes: int = 0
+    ceiling_nodes: int | None = None
+    run_floor_nodes: int = 0
+    run_ceiling_nodes: int | None = None
+
+
+NO_GUARANTEE = Guarantee()
+
+
+@dataclass(frozen=True, slots=True)
 class Wait:
     """`waited`: since when it has nothing; `turn_left`: of a turn that it has now. Seconds."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from planner.advice import duration
 from planner.answer import Answer, answer
-from planner.cluster import Cluster, Known, questions
+from planner.cluster import Cluster, Known, questions, without_floors
 from planner.question import parse
 from unicrond.errors import BadInput
 from unicrond.model.decision import Alternative
@@ -34,6 +34,10 @@ def propose(cluster: Cluster, known: Known) -> Proposal | None:
         return None
     today, unlimited, notes = questions(cluster, known)
     can, could = _answered(today), _answered(unlimited)
+    if str(could.get("obstacle", "")).startswith(("floor", "accounts")):
+        notes.append(f"nothing is guaranteed in the unlimited plan: {could['obstacle']}")
+        unlimited = without_floors(unlimited)
+        could = _answered(unlimited)
     doc: Answer = {
         "today": can,
         "unlimited": could,

@@ -23,16 +23,19 @@ from pydantic import (
     Field,
     ValidationError,
     create_model,
+    model_validator,
 )
 from pydantic_core import ErrorDetails
 
 from unicrond.core.policy import Policy
 from unicrond.errors import BadInput
+from unicrond.link.messages import MOST_NODES
 from unicrond.model.decision import Mode
 
 DEFAULT_PATH = Path("/etc/unicron/unicron.toml")
 PREFIX = "UNICRON_"
 NESTED = "__"
+SECTIONS = {"policy": "policy", "accounts": "accounts.NAME"}
 
 Key = tuple[str, ...]
 Found = tuple[Key, object, str]  # key, value, where it stands
@@ -82,6 +85,27 @@ _policy_fields = {f.name: _policy_field(f) for f in dataclasses.fields(Policy) i
 PolicySettings: Any = create_model("PolicySettings", __base__=_Section, **_policy_fields)
 
 
+Nodes = Annotated[int, Field(ge=0, le=MOST_NODES)]
+
+
+class AccountSettings(_Section):
+    """What plans leave the runs of a Slurm account in any case, and what they give them at most."""
+
+    floor_nodes: Nodes = 0
+    ceiling_nodes: Nodes | None = None
+    run_floor_nodes: Nodes = 0  # each run of it
+    run_ceiling_nodes: Nodes | None = None
+
+    @model_validator(mode="after")
+    def _upwards(self) -> AccountSettings:
+        for name in ("", "run_"):
+            floor = getattr(self, f"{name}floor_nodes")
+            ceiling = getattr(self, f"{name}ceiling_nodes")
+            if ceiling is not None and ceiling < floor:
+                raise ValueError(f"{name}ceiling_nodes {ceiling} is less than {name}floor_nodes")
+        return self
+
+
 class Settings(_Section):
     cluster: str = "cluster"
     database_url: str = "sqlite:////var/lib/unicron/unicron.db"
@@ -96,6 +120,7 @@ class Settings(_Section):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     mode: Mode = Mode.OBSERVE
     policy: PolicySettings = Field(default_factory=PolicySettings)
+    accounts: dict[str, AccountSettings] = Field(default={})
 
     def as_policy(self) -> Policy:
         return Policy(mode=self.mode, **self.policy.model_dump())
@@ -146,7 +171,7 @@ def _file(path: Path) -> Iterator[Found]:
     except ValueError as error:
         raise BadInput(f"{path}: not TOML: {error}") from None
     for name, value in data.items():
-        if name == "policy" and isinstance(value, dict):
+        if name in SECTIONS and isinstance(value, dict):
             yield from (((name, inner), item, str(path)) for inner, item in value.items())
         else:
             yield (name,), value, str(path)
@@ -163,10 +188,10 @@ def _environment(environment: Mapping[str, str]) -> Iterator[Found]:
 def _check_known(key: Key, where: str) -> None:
     known = [".".join(k) for k in keys()]
     name = ".".join(key)
-    if name in known:
+    if name in SECTIONS:
+        raise BadInput(f"{where}: {name} is a section; write [{SECTIONS[name]}] and its keys below")
+    if name in known or key[0] == "accounts":
         return
-    if name == "policy":
-        raise BadInput(f"{where}: policy is a section; write [policy] and its keys below")
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else f"the keys are: {', '.join(known)}"
     raise BadInput(f"{where}: unknown key {name}; {hint}")

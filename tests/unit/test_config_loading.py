@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from unicrond.config import PolicySettings, Settings, keys, load_settings
+from unicrond.config import AccountSettings, PolicySettings, Settings, keys, load_settings
 from unicrond.core.policy import Policy
 from unicrond.errors import BadInput
 from unicrond.model.decision import Mode
@@ -76,7 +76,17 @@ def test_an_unknown_key_is_refused_with_the_nearest_right_one(file: Path) -> Non
     assert "the keys are: cluster," in refused(file, "zzzzzzz = 1")
 
 
-def test_policy_as_a_plain_key_is_refused(file: Path) -> None:
+def test_accounts_are_sections_of_their_own(file: Path) -> None:
+    file.write_text("[accounts.physics]\nfloor_nodes = 8\n[accounts.bio]\nrun_ceiling_nodes = 4\n")
+    (file.parent / "conf.d" / "bio.toml").write_text("[accounts.bio]\nceiling_nodes = 9\n")
+    assert load_settings(file, {}).accounts == {
+        "physics": AccountSettings(floor_nodes=8),
+        "bio": AccountSettings(ceiling_nodes=9),
+    }
+
+
+def test_a_section_as_a_plain_key_is_refused(file: Path) -> None:
+    assert "accounts is a section; write [accounts.NAME]" in refused(file, "accounts = 3")
     assert refused(file, "policy = 3") == (
         f"{file}: policy is a section; write [policy] and its keys below"
     )
@@ -96,6 +106,12 @@ def test_policy_as_a_plain_key_is_refused(file: Path) -> None:
         ("cluster = 5", "cluster: Input should be a valid string, not 5"),
         ("[policy]\nmany_silent_fraction = 2", "policy.many_silent_fraction: Input should be less"),
         ("[policy]\ndrains_per_hour = -1", "policy.drains_per_hour: Input should be greater"),
+        ("[accounts.a]\nfloor = 1", "accounts.a.floor: Extra inputs are not permitted"),
+        ("[accounts.a]\nfloor_nodes = -1", "accounts.a.floor_nodes: Input should be greater"),
+        (
+            "[accounts.a]\nrun_floor_nodes = 3\nrun_ceiling_nodes = 2",
+            "accounts.a: run_ceiling_nodes 2 is less than run_floor_nodes",
+        ),
     ],
 )
 def test_a_wrong_value_is_named_with_its_place_and_remedy(

@@ -11,6 +11,7 @@ import pytest
 
 from planner.answer import answer
 from planner.cluster import Cluster, Known, pool_of, questions
+from planner.fairness import Guarantee
 from planner.iteration import Measured, fit
 from planner.proposal import Proposal, propose
 from planner.question import parse
@@ -241,3 +242,38 @@ def test_the_alternatives_name_price_and_pay_back_and_the_unlimited_plan() -> No
     swap = found.alternatives[1]
     assert swap.price == "not possible: 3 is no legal size of run 7"
     assert "cannot be carried out yet" in found.alternatives[-1].price
+
+
+def shared(**limits: Guarantee) -> Proposal:
+    """Two runs that want all of six nodes, of two accounts; a is the one that is worth more."""
+    rich, poor = run(7, "n1", "n2", "n3", max_nodes=6), run(8, "n4", max_nodes=6)
+    jobs = [replace(others(7, *rich.nodes), account="a"), replace(others(8, "n4"), account="b")]
+    seen = cluster(nodes(6), replace(rich, weight=50.0), poor, jobs=jobs)
+    found = propose(seen, replace(known(rich, poor), accounts=limits))
+    assert found is not None
+    return found
+
+
+def test_accounts_have_their_floors_and_ceilings_in_the_unlimited_plan() -> None:
+    assert sizes(shared().doc["unlimited"]) == {7: 6, 8: 0}
+    assert sizes(shared(b=Guarantee(floor_nodes=2)).doc["unlimited"]) == {7: 4, 8: 2}
+    assert sizes(shared(a=Guarantee(ceiling_nodes=5)).doc["unlimited"]) == {7: 5, 8: 1}
+    assert sizes(shared(b=Guarantee(run_floor_nodes=1)).doc["unlimited"]) == {7: 5, 8: 1}
+    assert sizes(shared(a=Guarantee(run_ceiling_nodes=2)).doc["unlimited"]) == {7: 2, 8: 4}
+    assert sizes(shared(b=Guarantee(floor_nodes=99)).doc["unlimited"]) == {7: 0, 8: 6}
+
+
+def test_today_a_guarantee_takes_nothing_from_anybody() -> None:
+    assert sizes(shared(b=Guarantee(floor_nodes=2)).doc["today"]) == {7: 3, 8: 1}
+
+
+def test_floors_that_do_not_fit_are_left_out_and_it_is_said() -> None:
+    found = shared(a=Guarantee(floor_nodes=5), b=Guarantee(floor_nodes=5))
+    assert sizes(found.doc["unlimited"]) == {7: 6, 8: 0}
+    assert any("nothing is guaranteed" in note for note in found.doc["assumed"])  # type: ignore[attr-defined]
+
+
+def test_a_run_has_the_floor_that_an_admin_gave_it() -> None:
+    rich, poor = run(7, "n1", "n2", "n3", max_nodes=6), run(8, "n4", max_nodes=6, floor_nodes=2)
+    found = proposed(cluster(nodes(6), replace(rich, weight=50.0), poor))
+    assert sizes(found.doc["unlimited"]) == {7: 4, 8: 2}

@@ -18,7 +18,8 @@ import numpy as np
 from db.codec import dumps, loads
 from db.queries import Queries
 from planner.allocator import divide
-from unicrond.config import load_settings
+from planner.fairness import Guarantee
+from unicrond.config import Settings, load_settings
 from unicrond.errors import BadInput, StoreUnavailable
 from unicrond.planning.learning import Learning
 from unicrond.planning.words import Ask, Reply
@@ -35,17 +36,18 @@ def main() -> int:
     try:
         settings = load_settings(arguments.config)
         logging.basicConfig(level=settings.log_level.upper(), format="%(levelname)s %(message)s")
-        _serve(settings.database_url)
+        _serve(settings)
     except BadInput as error:
         print(f"unicrond.planning: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-def _serve(database_url: str) -> None:
+def _serve(settings: Settings) -> None:
     divide(np.zeros((1, 2), np.int64), [0], 1)  # compiles what the first plan would wait for
-    with closing(Queries(database_url)) as queries:
-        learning = Learning(queries)
+    accounts = {name: Guarantee(**told.model_dump()) for name, told in settings.accounts.items()}
+    with closing(Queries(settings.database_url)) as queries:
+        learning = Learning(queries, accounts)
         for line in sys.stdin:
             print(dumps(_answer(learning, loads(Ask, line))), flush=True)
             learning.prepare()

@@ -16,6 +16,7 @@ from db.queries import Queries
 from planner import iteration, reliability, shown, transitions
 from planner.cluster import Cluster, Known, pool_of
 from planner.facts import problem
+from planner.fairness import Guarantee
 from planner.iteration import Fit, Measured
 from planner.proposal import Proposal, propose
 from planner.question import Question, parse
@@ -73,8 +74,9 @@ class _Fitted:
 
 
 class Learning:
-    def __init__(self, queries: Queries) -> None:
+    def __init__(self, queries: Queries, accounts: Mapping[str, Guarantee] | None = None) -> None:
         self._queries = queries
+        self._accounts = accounts or {}
         self._uptime: Uptime | None = None
         self._fits: dict[int, _Fitted] = {}
         self._told: dict[tuple[str, str], str] = {}
@@ -102,7 +104,7 @@ class Learning:
         losses = (Cause.SEV1, Cause.NODE_DRAINED, Cause.NODE_RETURNED)  # known by other means
         others = queries.plans_since(ask.at - CHANGES_OVER_DAYS * DAY_SECONDS, losses)
         per_day = others / min(CHANGES_OVER_DAYS, self._uptime.days)
-        found = propose(seen, Known(fits, durations, rates, per_day))
+        found = propose(seen, Known(fits, durations, rates, self._accounts, per_day))
         if found is None:
             return Reply(facts, lines)
         self._asked = _question(found), ask.at
