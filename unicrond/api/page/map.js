@@ -123,7 +123,8 @@ export class ClusterMap {
     pen.globalAlpha = this.matches(at) ? 1 : 0.15;
     if (tile < 8) this.small(pen, at, x, y, tile);
     else this.large(pen, at, x, y, tile);
-    if (at.incidents.length) this.ring(pen, x, y, tile, this.colours.alarm, tile < 8 ? 1.5 : 2);
+    if (at.incidents.length && tile < 8) this.dot(pen, x, y, tile);
+    else if (at.incidents.length) this.ring(pen, x, y, tile, this.colours.alarm, 2);
     pen.globalAlpha = 1;
     if (this.cursor?.name === at.name) this.ring(pen, x, y, tile, this.colours.cursor, 2);
   }
@@ -179,6 +180,13 @@ export class ClusterMap {
     pen.fillStyle = this.colours.ink;
     const short = at.name.length > 10 ? `…${at.name.slice(-9)}` : at.name;
     pen.fillText(short, x + 2, y + tile - 4, tile - 4);
+  }
+
+  // A ring would hide so small a tile.
+  dot(pen, x, y, tile) {
+    pen.fillStyle = this.colours.alarm;
+    pen.fillRect(x, y, tile, tile);
+    this.ring(pen, x, y, tile, this.colours.cursor, 1);
   }
 
   ring(pen, x, y, tile, colour, width) {
