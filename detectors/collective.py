@@ -95,7 +95,7 @@ RULES = (
     Rule("store.lost", Kind.LOST, SEV2,
          ("failed to check the \"should dump\"", "exception dump flag from the global store",
           "got 0 bytes", "sendbytes failed", "recvvector failed", "recvvalue failed",
-          "rendezvousclosederror", "rendezvousconnectionerror", "rendezvous is closed",
+          "rendezvousclosederror", "rendezvousconnectionerror", "rendezvous is closed", "rendezvous closed",
           "rendezvousgracefulexiterror", "tcpstore server has shut down", "diststoreerror",
           "distnetworkerror", "store is closed", "the connection to the c10d store has failed",
           "pair was closed", "peer closed", "failed to get exception from", "leader task",
@@ -104,7 +104,7 @@ RULES = (
           "deadline_exceeded: barrier"),
          "should dump|horovod has been shut down|dump flag|got 0 bytes|sendbytes failed|"
          "recv(vector|value) failed|"
-         "rendezvous(closed|connection|gracefulexit)error|rendezvous is closed|"
+         "rendezvous(closed|connection|gracefulexit)error|rendezvous (is )?closed|"
          "server has shut down|diststoreerror: (?!timed)|"
          "distnetworkerror: (?!.*(failed to (listen|bind)|timed out))|c10d store has failed|"
          "pair was closed|leader task|another task died|coordination service|store is closed|"

@@ -14,8 +14,9 @@ DEVICE = r"(gpu|nv-?switch|nic|device|\bhca)s?\b"
 
 # fmt: off
 RULES = (
-    Rule("dcgm.nvlink", Kind.NVLINK, SEV1, ("nvlink", "nv-link"),
+    Rule("dcgm.nvlink", Kind.NVLINK, SEV1, ("nvlink", "nv-link", "error count detected link", "links down", "links disabled"),
          r"nv-?link\w*[^\n]*(is (currently )?down|errors? found|errors (on|at) |exceed\w*)|"
+         r"high (crc|recovery|replay)[\w ]* error count|[1-9]\d* links (down|disabled)|nvlinks inactive|"
          r"\bber \S+ exceeds[^\n]*nvlink|unsuccessfully[^\n]*over nvlink|"
          r"p2p is disabled between nvlink", tier=HARD,
          unless="no nvlink errors|sxid"),
@@ -38,11 +39,12 @@ RULES = (
     Rule("dcgm.memory", Kind.ECC, SEV1,
          ("memory mismatch", "nan-value memory", "row remapping failed", "rows were remapped",
           "retired pages", "double-bit", "dbe", "memory elements", "remapped rows",
-          "uncorrectable memory", "memory test failed", "uncorrected", "ecc error"),
+          "uncorrectable memory", "memory test failed", "uncorrected", "ecc error", "row remap"),
          r"memory mismatch was detected|nan-value memory|remapping failed|had uncorrectable memory|"
          r"[1-9]\d* (or more )?retired pages|retired pages due to dbe|"
          r"(?<![\d.])[1-9]\d* \S*dbe\S*|[1-9]\d* uncorrected \w+ errors? |"
-         r"uncorrected[\w ]* errors?:? [1-9]|ecc errors? (found|detected) \(?(?!0)|found [1-9]\d* ecc|but found [1-9]\d* on gpu",
+         r"uncorrected[\w ]* errors?:? [1-9]|ecc uncorrected: [1-9]|uncorrectable/correctable ecc|"
+         r"row remap (error|uncorrectable)|ecc errors? (found|detected) \(?(?!0)|found [1-9]\d* ecc|but found [1-9]\d* on gpu",
          tier=SYMPTOM),
     Rule("dcgm.corrected", Kind.ECC, NONE, ("single-bit", "sbe"),
          r"single-bit ecc|volatile sbes|\d+ \S*sbe\S*", tier=Tier.HINT),
@@ -57,9 +59,16 @@ RULES = (
          r"(bandwidth|gb/s|latency)[^\n]*minimum required", tier=HARD),
     Rule("dcgm.hot", Kind.THROTTLE, SEV1,
          ("temperature", "clocks event", "slowdown", "power brake", "clocks_event"),
-         r"temperature \S+ of \S+( \S+)? exceeded|clocks event for gpu|"
+         r"temperature \S+ of \S+( \S+)? exceeded|temperature:? \d+[^\n]*(higher|above|over) |clocks event for gpu|"
          r"slowdown[^\n]{0,180}(is|are|was) (engaged|active)|brake assertion being triggered",
          tier=HARD, unless="not active"),
+    Rule("dcgm.count", Kind.GPU_LOST, SEV1, ("gpus",),
+         r"number (of )?gpu.?s (present, \d+, is different|not correct)|number gpu.?s not correct|"
+         r"(expected|found) \d+ gpus,? (but )?(found|got|expected) \d", tier=HARD),
+    Rule("dcgm.ports", Kind.PORT_DOWN, SEV1, ("port(s) are active", "hcas found", "interfaces present"),
+         r"only \d+ port\(s\) are active|\d+ hcas found, but expected|"
+         r"interfaces present, \d+, is different", tier=HARD),
+    Rule("dcgm.disk", Kind.STORAGE, SEV1, ("disk usage",), "above critical threshold", tier=HARD),
     Rule("dcgm.memory_short", Kind.GPU_OOM, SEV2, ("gpu memory on gpu",),
          "couldn't allocate at least", recurs=True),
     Rule("dcgm.setting", Kind.CONFIGURATION, SEV2, ("denylist", "mig configuration", "mig mode"),

@@ -51,7 +51,7 @@ RULES = (
          "enginecore (failed|hit|encountered)|workerproc[^\n]*(fail|died)", tier=SUMMARY),
     Rule("exit.said", Kind.EXITED, SEV2,
          ("exited immediately because", "your workers crashed", "workers have died",
-          "worker crashed", "died (pid"), blame=UNKNOWN, tier=VICTIM),
+          "worker crashed", "died (pid", "process is dead", "crashed during start"), blame=UNKNOWN, tier=VICTIM),
     Rule("exit.container", Kind.EXITED, SEV2, ("container failed", "status failed cmd"),
          r"container failed|status failed cmd[^\n]*code -?\d", tier=SUMMARY),
     Rule("kubernetes.pod", Kind.EXITED, SEV2, ("crashloopbackoff", " error "),
@@ -83,7 +83,7 @@ CODE = re.compile(
     r"(?:exitcode|return code|return_code) *[:=] *(-?\d+)|"
     r"exit(?:ed)?(?: with)? (?:exit )?(?:code|status|status code):? *(-?\d+)|"
     r"got signal: (\d+)|killed by signal:? (\d+)|signal (\d+) \(sig|"
-    r"exited on signal (\d+)|terminated by signal:? (\d+)|status=0x0*([0-9a-f]{2,4})\b|"
+    r"exited on signal (\d+)|terminated by signal:? (\d+)|\(status=0x0*([0-9a-f]{2,4})\b|"
     r"<signals\.sig\w+: (\d+)>|code=(?:killed|dumped), status=(\d+)/|"
     r"(?:return(?:ed)?(?: with)? (?:exit status|code)|(?:sent|got) code) (-?\d+)"
 )

@@ -61,13 +61,15 @@ RULES = (
           "inforom is corrupted", "nvrm: gpu initialization failed",
           "the nvidia probe routine failed", "failed to allocate nvkms", "nvidia_uvm: failed",
           "pci i/o region assigned to your", "initialization error: nvml", "nvml_error_unknown",
-          "failed to copy vbios", "nvidia: probe of", "in reset required state", "corrupt inforom",
+          "failed to copy vbios", "nvidia: probe of", "no nvidia graphics adapter",
+          "nvidia probe routine was not called", "no nvidia gpu found", "in reset required state", "corrupt inforom",
           "reset required [nv_err", "gpu requires reset", "power cables not attached",
           "interrupt issue with a gpu",
           "failed to create a cuda context", "corresponding cuda device for gpu",
           "no longer bound to a cuda context"), tier=HARD),
-    Rule("gpu.driver.assert", Kind.GPU_DRIVER, SEV1, ("nvrm:",),
-         "nvrm: .*(rpc.*time.?out|timed? ?out.*(rpc|gsp)|heartbeat timed out|gsp timeout|"
+    Rule("gpu.driver.assert", Kind.GPU_DRIVER, SEV1, ("nvrm",),
+         r"nvrm:? .*(\w*rpc\w*:? [^\n]*failed|\bgsp\w* failed|booter\w* failed|execute booter|"
+         "cannot bootstrap|gsp timeout|rpc.*time.?out|timed? ?out.*(rpc|gsp)|heartbeat timed out|gsp timeout|"
          "subsystem error|failed to (load|init|boot)|probably locked|"
          "unable to (reset|recover)|is not supported by)", tier=HARD),
     Rule("gpu.smi.hang", Kind.GPU_DRIVER, SEV1, ("nvidia-smi",),

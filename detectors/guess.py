@@ -15,7 +15,9 @@ from detectors.rules import PEER, SELF, SEV1, SEV2, SEV3, UNKNOWN, Finding
 from detectors.verdict import Kind
 
 GUESSED = ("unknown", "nccl.warning", "python.other")  # rules that know that something is wrong
-FOREIGN = re.compile(r"\b(hip|hccl|npu|ascend|triton|xla|tpu|neuron|habana|(?:miopen|syn)\w*)\b")
+FOREIGN = re.compile(
+    r"\b(hip|npu|ascend|triton|xla|tpu|neuron|habana|acl|(?:miopen|syn|hccl)\w*)\b|torch_npu|hccl"
+)
 DEVICES = ("dmesg", "nvidia-smi")  # source kinds
 # The first whose words stand in the line.
 TABLE = tuple(
@@ -28,7 +30,7 @@ TABLE = tuple(
          Kind.CHECKPOINT, SEV2, SELF),
         ("storage", r"(sav|writ)\w* [^\n]*(checkpoint|ckpt|file|disk)|filesystem|\b(disk|volume)\b",
          Kind.STORAGE, SEV2, SELF),
-        ("rdma", r"infiniband|\bibv?_|rdma|roce\b|\bqp\b|\bcqe?\b|mlx\d|\befa\b|libfabric|\bucx\b",
+        ("rdma", r"infiniband|net/ib|\bibv?_|rdma|roce\b|\bqp\b|\bcqe?\b|mlx\d|\befa\b|libfabric|\bucx\b",
          Kind.NETWORK, SEV3, UNKNOWN),
         ("peer", r"disconnect|\bpeers?\b|remote (rank|process|worker)|heartbeat",
          Kind.LOST, SEV2, PEER),

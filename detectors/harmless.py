@@ -27,6 +27,7 @@ HARMLESS = re.compile(
             r"experimental|beta|bytes|unicode|encoding|lightning\w*|possibleuser|rank_zero_)"
             r"warning\b(?!.*(?:cuda initialization|error \d{3}))",
             r"exception ignored in",
+            r"^\W*warn(?:ing)?\b.*\b(?:fallback|falling back|instead\b|ignored|using default)",
             r"setting omp_num_threads|overloaded, please further tune",
             r"fatal: (?:not a git repository|detected dubious)|no cuda runtime is found, using|"
             r"this is not a failure|for benchmark choice|pmix error: not-found|running check:|"
@@ -51,7 +52,8 @@ HARMLESS = re.compile(
             r"\boverflow!|gradient overflow|overflow detected\. skipping|grad scaler|hysteresis|"
             r"skipping (?:the )?(?:optimizer )?(?:step|update)|loss scaler|"
             r"', nvls disabled|not using it$|falling back to",
-            r"nccl warn(?=[^\n]*(?:\bsetting |default|unsett|ignor|instead|fall(?:ing)? ?back|skipping|"
+            r"nccl warn(?=[^\n]*(?:\bsetting |default|unsett|\bignor(?:ing|ed)|using\b.*instead|"
+            r"fall(?:ing)? ?back|skipping|"
             r"not using|leaving it|gid table changed|re-?registration|lid change|sm change|iommu|"
             r"numa |real path|\bdisabled\.|maximum allowed|: no plugin))|"
             r"nccl (?:info|trace)\b(?! \S+ -> \d)|communicator encountered a fatal error|"
@@ -75,6 +77,10 @@ HARMLESS = re.compile(
             r"successfully (?:un)?(?:registered|loaded|initialized)",
             r"(?<![\w.])(?:0|no|zero) (?:\w+ )?(?:errors|failures|failed|warnings?|oom)\b|"
             r"\b(?:errors?|failures?|failed) ?[:=] ?0(?:\.0+)?\b(?! in )",
+            r"\bexitcode\.ok\b|\bno [\w ]{0,30}\b(?:errors?|issues?|failures?|flaps?|problems?)"
+            r"(?: (?:was|were|ha[sv]e? been))? (?:found|detected|reported|seen)|"
+            r"\ball (?:\w+ ){0,3}(?:links|ports|gpus|checks|tests|ranks|nodes)[\w ]{0,20} (?:up|passed|"
+            r"healthy|ok|active|fine)\b",
             # the kernel's ordinary life
             r"masking unsupported request error|nvidia-nvswitch\d*: (?:open|probing|using)|"
             r"module verification failed|tainting kernel|tainted:|"

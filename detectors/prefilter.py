@@ -100,9 +100,12 @@ class Prefilter:
             else:
                 keyed[max(_words(phrase), key=len)].append(phrase)
         for phrase in hints:
-            long = [word for word in _rare_words(phrase) if len(word) >= LONG]
-            if long and not _covered(phrase, rare):
+            if _covered(phrase, rare) or not phrase.isascii():
+                continue
+            if long := [word for word in _rare_words(phrase) if len(word) >= LONG]:
                 rare.add(max(long, key=len))
+            elif len(words := _words(phrase)) > 1:
+                keyed[max(words, key=len)].append(phrase)
         self.rare = frozenset(rare)
         self.phrases = {word: tuple(phrases) for word, phrases in keyed.items()}
         self.keys = frozenset(self.phrases)  # ordinary words: the whole phrase has to be there

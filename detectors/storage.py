@@ -89,7 +89,7 @@ RULES = (
           "file is not a valid", "unable to open file (truncated", "metadata mismatch",
           "error while deserializing header", "checkpoint is incomplete", "appears to be corrupt",
           "file in archive is not in a subdirectory", "archive is corrupted", "truncated file",
-          "bytes were requested, but", "data loss", "dataloss",
+          "bytes were requested, but", "data loss", "dataloss", "data_loss",
           "invalid magic number; corrupt file", "corrupt file", "could not read bytes",
           "failed locating file", "weights from pytorch checkpoint file",
           "is not a folder containing"),
