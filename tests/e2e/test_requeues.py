@@ -19,7 +19,8 @@ def test_from_the_order_to_requeue_to_training_again(stage: Stage) -> None:
     stage.lab.fault("cut-link", node="n3")
     training.goes_on(generation=1001)
     training.heals()
-    took = min(s.time for s in training.of(1001)) - requeued_at(training)
+    again = min(s.time for s in training.steps() if s.generation > 1000)
+    took = again - requeued_at(training)
     print(f"order to requeue -> training again: {took:.1f} s")
     assert took < GOAL_SECONDS, training.story()
 
@@ -56,3 +57,23 @@ def test_a_run_too_small_to_go_on_comes_back_at_the_size_that_there_is_room_for(
     training.goes_on(generation=1001)
     assert {s.world for s in training.of(1001)} == {3}
     assert not {"n3", "n4"} & set(training.nodes())
+
+
+def test_a_notice_that_nobody_handles_requeues_the_run_before_its_job_ends(stage: Stage) -> None:
+    """As `--signal=USR1@120` before a time limit; scancel sends the same to the same processes."""
+    training = stage.training()
+    stage.lab.exec(["scancel", "--signal=USR1", str(training.job)], user="alice")
+    training.goes_on(generation=1001, within_seconds=30)
+    assert "SIGUSR1: the job ends soon" in training.output()
+
+
+def test_a_program_that_handles_the_notice_is_left_to_requeue_itself(stage: Stage) -> None:
+    program = "bash -c \"trap 'touch told-$RANK' USR1; touch here; while :; do sleep .2; done\""
+    training = stage.submit(program, nodes=2)
+    training.until("it runs", lambda: (training.folder / "here").exists())
+    training.until("unicrond knows it", lambda: training.run().get("state") == "running")
+    stage.lab.exec(["scancel", "--signal=USR1", str(training.job)], user="alice")
+    told = [training.folder / f"told-{rank}" for rank in (0, 1)]
+    training.until("its ranks are told", lambda: all(path.exists() for path in told))
+    training.until("the user is told", lambda: "Unicron stands aside" in training.output())
+    assert (training.state(), training.slurm("Restarts")) == ("RUNNING", "0")

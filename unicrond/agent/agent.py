@@ -13,7 +13,7 @@ from collections.abc import Coroutine, Mapping
 from pathlib import Path
 
 from detectors.readings import Printed, Sighting
-from unicrond.agent import lease, slurm
+from unicrond.agent import lease, notice, slurm
 from unicrond.agent.conductor import Conductor
 from unicrond.agent.ending import Ending
 from unicrond.agent.executor import Executor
@@ -22,6 +22,7 @@ from unicrond.agent.guardian import Guardian
 from unicrond.agent.inside import Inside
 from unicrond.agent.job import Job
 from unicrond.agent.node import Node
+from unicrond.agent.notice import Notice
 from unicrond.agent.options import Spec
 from unicrond.agent.orders import Result
 from unicrond.agent.output import OutputCopy
@@ -103,6 +104,12 @@ class Agent:
         self._conductor = Conductor(
             job, spec, settings, self._fellows, self._executor, self._ping, self._copy.say
         )
+        self._notice = Notice(
+            lambda: self._node.ranks.pids,
+            lambda: self._fellows.leads,
+            lambda why: self._keep_going(self._conductor.requeue(why)),
+            self._copy.say,
+        )
         self._daemon = self._link_to_unicrond()
         home = environment.get("UNICRON_HOME", "")
         sensors = choice.sensors_of(settings, home, self._node.ranks.files)
@@ -128,6 +135,8 @@ class Agent:
         self._node.ranks.watch(loop)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self._ending.terminated)
+        for number in notice.SIGNALS:
+            loop.add_signal_handler(number, self._notice.heard, number)
         left = await self._node.clear_leftovers()
         if left:
             log.error("ranks of an agent before this one cannot be removed: %s", left)

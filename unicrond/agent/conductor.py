@@ -100,6 +100,19 @@ class Conductor:
         if self._task:
             self._task.cancel()
 
+    async def requeue(self, reason: str) -> None:
+        """Because the job would end soon anyway: nothing failed."""
+        self._note(reason)
+        self._say(reason)
+        for _ in range(REFUSED_REQUEUES):
+            try:
+                await slurm.requeue(self._job.run_id, self._job.restarts, self._job.node)
+            except (Refused, SlurmUnavailable) as error:
+                self._note(f"the requeue waits: {error}")
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            return
+
     # ------------------------------------------------------------ seeing
 
     def _view(self, now: float, position: int) -> View:

@@ -62,6 +62,10 @@ class Ranks:
         running = tuple(self._running.items())
         return [launch for pid, (launch, _) in running if pid not in self._stopping]
 
+    @property
+    def pids(self) -> list[int]:
+        return [pid for pid in self._running if pid not in self._stopping]
+
     def files(self) -> list[Path]:
         return [launch.output for launch in self.launches]
 
