@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Column, ColumnElement, Connection, Row, Select, Table, func, or_, select
 
 from db import migrate, schema
+from db.audit import Audited
 from db.codec import CodecError, loads
 from db.engine import reading_engine, translated_errors
 from db.knowledge import Observation, Planned
@@ -41,12 +42,14 @@ class Page(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class SeenAllocation:
-    """`changed_at`: when it was first seen as it is; `gone_at`: when Slurm no longer listed it."""
+    """`changed_at`: when it was first seen as it is; `gone_at`: when Slurm no longer listed it.
+    `row`: its number in the table."""
 
     allocation: Allocation
     managed: bool
     changed_at: float
     gone_at: float | None
+    row: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,26 +96,31 @@ class Queries:
         return None if value is None else json.loads(value)
 
     def runs(
-        self, *, live: bool = False, user: str = "", after: str = "", limit: int = 100
-    ) -> Page[Run]:
+        self, *, live: bool = False, user: str = "", state: str = "", after: str = "",
+        limit: int = 100,
+    ) -> Page[Run]:  # fmt: skip
         """Newest first."""
         c = schema.runs.c
         wanted = [c.ended.is_(False)] * live + [c.user == user] * bool(user)
+        wanted += [c.state == state] * bool(state)
         query = select(c.doc, c.run_id.label("key")).where(*wanted)
-        return self._page(query, _Order(c.run_id, newest_first=True), after, limit, _doc(Run))
+        return self._page(query, _Order(c.run_id, newest_first=True), after, limit, read_doc(Run))
 
     def run(self, run_id: int) -> Run | None:
         return self._one(Run, schema.runs, "run_id", run_id)
 
     def incidents(
-        self, *, open_: bool = False, run_id: int | None = None, after: str = "", limit: int = 100
-    ) -> Page[Incident]:
+        self, *, open_: bool = False, run_id: int | None = None, node: str = "", state: str = "",
+        since: float = 0.0, after: str = "", limit: int = 100,
+    ) -> Page[Incident]:  # fmt: skip
         """Newest first."""
         c = schema.incidents.c
         wanted = [c.ended.is_(False)] * open_ + [c.run_id == run_id] * (run_id is not None)
+        wanted += [c.root_node == node] * bool(node) + [c.state == state] * bool(state)
+        wanted += [c.opened_at >= since] * bool(since)
         query = select(c.doc, c.incident_id.label("key")).where(*wanted)
         order = _Order(c.incident_id, newest_first=True)
-        return self._page(query, order, after, limit, _doc(Incident))
+        return self._page(query, order, after, limit, read_doc(Incident))
 
     def incident(self, incident_id: int) -> Incident | None:
         return self._one(Incident, schema.incidents, "incident_id", incident_id)
@@ -127,7 +135,7 @@ class Queries:
     def acts(self, incident_id: int) -> tuple[Act, ...]:
         c = schema.actions.c
         query = select(c.intent, c.outcome).where(c.incident_id == incident_id)
-        rows = self._rows(query.order_by(c.generation, c.ordinal))
+        rows = self.rows(query.order_by(c.generation, c.ordinal))
         return tuple(
             Act(_loads(Action, row.intent), _loads(Outcome, row.outcome) if row.outcome else None)
             for row in rows
@@ -145,16 +153,43 @@ class Queries:
             .where(*wanted)
         )
         order = _Order(a.id, newest_first=True)
-        return self._page(query, order, after, limit, _seen_allocation)
+        return self._page(query, order, after, limit, read_seen_allocation)
 
     def nodes(self, *, after: str = "", limit: int = 1000) -> Page[SeenNode]:
         """By name."""
         c = schema.nodes.c
         query = select(c.doc, c.changed_at, c.name.label("key"))
-        return self._page(query, _Order(c.name), after, limit, _seen_node)
+        return self._page(query, _Order(c.name), after, limit, read_seen_node)
 
     def node(self, name: str) -> Node | None:
         return self._one(Node, schema.nodes, "name", name)
+
+    def decisions(
+        self, *, run_id: int | None = None, incident_id: int | None = None, after: str = "",
+        limit: int = 100,
+    ) -> Page[Decision]:  # fmt: skip
+        """Newest first, plans among them."""
+        c = schema.decisions.c
+        wanted = [c.run_id == run_id] * (run_id is not None)
+        wanted += [c.incident_id == incident_id] * (incident_id is not None)
+        query = select(c.doc, c.id.label("key")).where(*wanted)
+        return self._page(query, _Order(c.id, newest_first=True), after, limit, read_doc(Decision))
+
+    def audit(self, *, who: str = "", after: str = "", limit: int = 100) -> Page[Audited]:
+        """Commands, newest first."""
+        c = schema.audit.c
+        query = select(c.doc, c.id.label("key")).where(*[c.who == who] * bool(who))
+        return self._page(query, _Order(c.id, newest_first=True), after, limit, read_doc(Audited))
+
+    def lines_after(self, number: int, limit: int) -> tuple[tuple[int, JournalEntry], ...]:
+        """Of the journal, oldest first, each with its number."""
+        c = schema.journal.c
+        rows = self.rows(select(schema.journal).where(c.id > number).order_by(c.id).limit(limit))
+        return tuple((row.id, _journal_entry(row)) for row in rows)
+
+    def last_line(self) -> int:
+        """Number of the newest line of the journal, 0 where there is none."""
+        return self._within(lambda db: db.scalar(select(func.max(schema.journal.c.id)))) or 0
 
     def observations(self, run_id: int | None = None) -> tuple[Observation, ...]:
         """Of one run, or of all that are live."""
@@ -164,17 +199,17 @@ class Queries:
             query = query.where(o.run_id == run_id)
         else:
             query = query.join(schema.runs, r.run_id == o.run_id).where(r.ended.is_(False))
-        return tuple(_loads(Observation, row.doc) for row in self._rows(query))
+        return tuple(_loads(Observation, row.doc) for row in self.rows(query))
 
     def learned(self, kind: str, subject: str) -> Any:
         """As JSON, None when it never was."""
         c = schema.knowledge.c
-        rows = self._rows(select(c.doc).where(c.kind == kind, c.subject == subject))
+        rows = self.rows(select(c.doc).where(c.kind == kind, c.subject == subject))
         return json.loads(rows[0].doc) if rows else None
 
     def last_plan(self) -> Planned | None:
         c = schema.plans.c
-        rows = self._rows(select(c.at, c.cause, c.doc).order_by(c.id.desc()).limit(1))
+        rows = self.rows(select(c.at, c.cause, c.doc).order_by(c.id.desc()).limit(1))
         return Planned(rows[0].at, rows[0].cause, rows[0].doc) if rows else None
 
     def plan_of(self, incident_id: int) -> Planned | None:
@@ -187,7 +222,7 @@ class Queries:
             .order_by(p.id)
             .limit(1)
         )
-        rows = self._rows(query)
+        rows = self.rows(query)
         return Planned(rows[0].at, rows[0].cause, rows[0].doc) if rows else None
 
     def plans_since(self, at: float, but: Collection[str]) -> int:
@@ -200,7 +235,7 @@ class Queries:
         """The newest incidents that have a node as their root."""
         c = schema.incidents.c
         query = select(c.doc).where(c.root_node != "").order_by(c.incident_id.desc()).limit(limit)
-        return tuple(_loads(Incident, row.doc) for row in self._rows(query))
+        return tuple(_loads(Incident, row.doc) for row in self.rows(query))
 
     def heals(self, limit: int = 5_000) -> tuple[tuple[Incident, Decision], ...]:
         """The newest incidents that were resolved, each with the last decision on it."""
@@ -213,7 +248,7 @@ class Queries:
             .limit(limit)
         )
         last: dict[int, tuple[Incident, Decision]] = {}
-        for row in self._rows(query):
+        for row in self.rows(query):
             decision = _loads(Decision, row.decision)
             if decision.acts and decision.incident_id not in last:
                 last[decision.incident_id] = _loads(Incident, row.incident), decision
@@ -246,22 +281,23 @@ class Queries:
         wanted = or_(
             c.incident_id.in_(of_incidents), (c.incident_id == NO_INCIDENT) & c.at.in_(others)
         )
-        rows = self._rows(select(c.doc).where(wanted)) if told else []
+        rows = self.rows(select(c.doc).where(wanted)) if told else []
         decisions = [_loads(Decision, row.doc) for row in rows]
         return tuple(StoryLine(entry, _behind(entry, decisions)) for entry in entries)
 
     def _page(
         self, query: Select[Any], order: _Order, after: str, limit: int, read: Callable[[Any], T]
     ) -> Page[T]:
-        rows = self._rows(order.applied(query, after).limit(limit + 1))
+        rows = self.rows(order.applied(query, after).limit(limit + 1))
         more = str(rows[limit - 1].key) if len(rows) > limit else None
         return Page(tuple(read(row) for row in rows[:limit]), more)
 
     def _one(self, cls: type[T], table: Table, key: str, value: object) -> T | None:
-        rows = self._rows(select(table.c.doc).where(table.c[key] == value))
+        rows = self.rows(select(table.c.doc).where(table.c[key] == value))
         return _loads(cls, rows[0].doc) if rows else None
 
-    def _rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
+    def rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
+        """Raises StoreUnavailable."""
         return self._within(lambda connection: connection.execute(query).all())
 
     def _within(self, work: Callable[[Connection], T]) -> T:
@@ -295,16 +331,17 @@ def _loads(cls: type[T], doc: str) -> T:
         raise StoreUnavailable(f"database holds a value that cannot be read: {error}") from error
 
 
-def _doc(cls: type[T]) -> Callable[[Any], T]:
+def read_doc(cls: type[T]) -> Callable[[Any], T]:
     return lambda row: _loads(cls, row.doc)
 
 
-def _seen_allocation(row: Any) -> SeenAllocation:
+def read_seen_allocation(row: Any) -> SeenAllocation:
     managed = row.run_id is not None
-    return SeenAllocation(_loads(Allocation, row.doc), managed, row.changed_at, row.gone_at)
+    allocation = _loads(Allocation, row.doc)
+    return SeenAllocation(allocation, managed, row.changed_at, row.gone_at, row.key)
 
 
-def _seen_node(row: Any) -> SeenNode:
+def read_seen_node(row: Any) -> SeenNode:
     return SeenNode(_loads(Node, row.doc), row.changed_at)
 
 

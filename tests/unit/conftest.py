@@ -1,5 +1,6 @@
 """Puts linkworld.py within reach of the tests of the link; gives the others a store to read."""
 
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -18,8 +19,17 @@ def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/unicron.db"
 
 
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Made once: to create the tables takes longer than most tests."""
+    path = tmp_path_factory.mktemp("template") / "unicron.db"
+    open_store(f"sqlite:///{path}").close()
+    return path
+
+
 @pytest.fixture
-def store(url: str) -> Iterator[SqlStore]:
+def store(url: str, empty_database: Path) -> Iterator[SqlStore]:
+    shutil.copy(empty_database, url.removeprefix("sqlite:///"))
     with closing(open_store(url)) as store:
         yield store
 

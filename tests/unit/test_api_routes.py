@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from db import newer
 from db.queries import Queries
 from db.store import SqlStore
 from tests.contract.test_store_contract import (
@@ -28,12 +29,14 @@ from tests.contract.test_store_contract import (
     snapshot,
 )
 from unicrond import __version__
+from unicrond.api import view
 from unicrond.api.app import create_app
 from unicrond.api.heartbeat import HEARTBEAT_KEY, Heartbeat
 from unicrond.errors import Unavailable
 from unicrond.model.cluster import NodeState
 from unicrond.model.decision import Mode, Outcome, OutcomeState
 from unicrond.model.incident import Proof, Review
+from unicrond.model.run import RunState
 from unicrond.ports import Changes, JournalEntry
 
 NOW = 1_700_000_000.0
@@ -216,7 +219,7 @@ def test_an_incident_comes_with_its_actions_and_timeline(store: SqlStore, client
     ]
     assert [line["text"] for line in incident["timeline"]] == ["n2 is silent", "n2 is lost"]
     listed = client().get("/v1/incidents", params={"open": True, "run_id": 4711}).json()["items"]
-    apart = ("actions", "timeline", "review")
+    apart = ("actions", "timeline", "review", "decisions", "evidence")
     assert listed == [{k: v for k, v in incident.items() if k not in apart}]
 
 
@@ -264,6 +267,92 @@ def test_a_node_that_slurm_lists_no_more_still_has_its_story(
     why = client().get("/v1/why/n2").json()
     assert (why["subject"], why["summary"]) == ("node n2", "Slurm does not list it")
     assert [line["text"] for line in why["lines"]] == ["n2 is silent"]
+
+
+def test_lists_are_narrowed_by_what_is_asked(store: SqlStore, client: Client) -> None:
+    n2 = replace(NODE, name="n2", state=NodeState.DRAINED, switch="s2", partitions=("debug",))
+    bobs = replace(RUN, run_id=9, user="bob", state=RunState.RUNNING)
+    hang = replace(INCIDENT, incident_id=2, kind="task hang", root_node="n1", opened_at=50.0)
+    jobs = (ALLOCATION, replace(ALLOCATION, job_id=9, account="bio", nodes=("n7",)))
+    store.save(
+        Changes(
+            runs=(RUN, bobs), incidents=(INCIDENT, hang),
+            snapshot=snapshot(NOW, *jobs, nodes=(NODE, n2)),
+        )
+    )  # fmt: skip
+    for path, names in {
+        "/v1/nodes?state=drained": ["n2"],
+        "/v1/nodes?switch=s2&partition=debug": ["n2"],
+        "/v1/nodes?partition=other": [],
+        "/v1/nodes?after=n1": ["n2"],
+    }.items():
+        assert [n["name"] for n in client().get(path).json()["items"]] == names
+    for path, key, numbers in (
+        ("/v1/runs?user=bob", "run_id", [9]),
+        ("/v1/runs?state=healing", "run_id", [4711]),
+        ("/v1/incidents?node=n1", "incident_id", [2]),
+        ("/v1/incidents?kind=task%20hang", "incident_id", [2]),
+        ("/v1/incidents?since=20", "incident_id", [2]),
+        ("/v1/incidents?severity=SEV3", "incident_id", []),
+        ("/v1/allocations?account=bio", "job_id", [9]),
+        ("/v1/allocations?node=n7&current=false", "job_id", [9]),
+    ):
+        assert [i[key] for i in client().get(path).json()["items"]] == numbers, path
+
+
+def test_what_is_over_and_old_comes_from_the_store(
+    store: SqlStore, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (newer, view):
+        monkeypatch.setattr(module, "NEWEST", 3)
+    ended = replace(RUN, state=RunState.COMPLETED)
+    store.save(
+        Changes(runs=(replace(RUN, run_id=1), *(replace(ended, run_id=n) for n in range(2, 9))))
+    )
+    found, after = list[int](), ""
+    for _ in range(9):
+        page = client().get("/v1/runs", params={"limit": 2, "after": after}).json()
+        found += [run["run_id"] for run in page["items"]]
+        after = page["next"]
+        if after is None:
+            break
+    assert found == [8, 7, 6, 5, 4, 3, 2, 1]
+    assert [r["run_id"] for r in client().get("/v1/runs?live=true").json()["items"]] == [1]
+
+
+def test_a_node_is_shown_with_who_is_there_and_what_is_wrong(
+    store: SqlStore, client: Client
+) -> None:
+    at_n1 = replace(INCIDENT, root_node="n1")
+    store.save(Changes(runs=(RUN,), incidents=(at_n1,), snapshot=snapshot(NOW, ALLOCATION)))
+    node = client().get("/v1/nodes/n1").json()
+    assert (node["run_ids"], node["job_ids"]) == ([4711], [4711])
+    assert [one["incident_id"] for one in node["incidents"]] == [1]
+    assert error(client().get("/v1/nodes/n77"))[:2] == (404, "not_found")
+
+
+def test_the_cluster_is_told_in_numbers(store: SqlStore, client: Client) -> None:
+    down = replace(NODE, name="n2", state=NodeState.DOWN)
+    store.save(Changes(runs=(RUN,), incidents=(INCIDENT,)))
+    store.save(Changes(snapshot=snapshot(NOW, ALLOCATION, nodes=(NODE, down))))
+    beat(store)
+    told = client().get("/v1/cluster").json()
+    assert told["nodes"] == {"down": 1, "up": 1}
+    assert (told["gpus"], told["gpus_up"]) == (2 * NODE.gpus, NODE.gpus)
+    assert (told["gpus_held"], told["gpus_managed"]) == (16, 16)
+    assert (told["runs"], told["incidents"], told["mode"]) == (
+        {"healing": 1},
+        {"SEV1": 1},
+        "active",
+    )
+
+
+def test_decisions_are_listed_with_their_alternatives(store: SqlStore, client: Client) -> None:
+    tell_a_story(store)
+    items = client().get("/v1/decisions?run_id=4711").json()["items"]
+    assert [(d["choice"], d["alternatives"][0]["price"]) for d in items] == [("shrink", "5 h idle")]
+    assert client().get("/v1/decisions?incident_id=7").json()["items"] == []
+    assert client().get("/v1/incidents/1").json()["decisions"] == items
 
 
 def test_nodes_are_shown_by_name(store: SqlStore, client: Client) -> None:
@@ -474,9 +563,7 @@ def test_a_body_that_is_too_long_is_not_read(client: Client) -> None:
 def test_every_answer_is_described_with_an_example(client: Client) -> None:
     schemas = client().get("/v1/openapi.json").json()["components"]["schemas"]
     ours = {n: s for n, s in schemas.items() if not n.startswith(("PageOut", "HTTPValidation"))}
-    assert {n for n, s in ours.items() if "examples" not in s} <= {
-        "Mode",
-        "Proof",
+    assert {n for n, s in ours.items() if "examples" not in s and "enum" not in s} <= {
         "ValidationError",
     }
 

@@ -1,6 +1,11 @@
 """The API: a process of its own that reads the store and hands commands over to the loop.
 
-app         routes
+app         its parts put together
+view        the picture of the present that lists are answered from
+lists, stories, summary, commands, live, knowledge, web: the routes
+callers     who asks, and what they see
+gate        tells who asks
+places      where pages begin and end
 models      what they answer
 errors      how they refuse
 rights      who may give which command

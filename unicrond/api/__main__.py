@@ -24,12 +24,14 @@ from unicrond.api.app import create_app
 from unicrond.api.control import ControlClient
 from unicrond.api.protocol import PeerProtocol
 from unicrond.api.sockets import bind_tcp, bind_unix
+from unicrond.api.view import Viewer
 from unicrond.config import Settings, load_settings
 from unicrond.errors import BadInput
 
 SOCKET_PERMISSIONS = 0o666  # everybody may ask; commands are granted by uid
 BIND_PATIENCE_SECONDS = 5.0  # for the process before this one to end
 MAX_CONNECTIONS = 256
+SWITCH_SECONDS = 0.001  # between the thread that keeps the view and those that answer
 
 
 def main() -> int:
@@ -53,14 +55,18 @@ def _arguments() -> argparse.Namespace:
 
 
 def _serve(settings: Settings, until_stdin_closes: bool) -> None:
+    sys.setswitchinterval(SWITCH_SECONDS)
     path = Path(settings.api_socket)
     with closing(Queries(settings.database_url)) as queries:
+        viewer = Viewer(queries)
         app = create_app(
             queries,
             ControlClient(settings.control_socket),
             cluster=settings.cluster,
             admins=settings.admins,
+            viewer=viewer,
         )
+        viewer.start()
         config = uvicorn.Config(
             app,
             http=PeerProtocol,
@@ -78,6 +84,7 @@ def _serve(settings: Settings, until_stdin_closes: bool) -> None:
         try:
             asyncio.run(_run(uvicorn.Server(config), listeners, until_stdin_closes))
         finally:
+            viewer.stop()
             path.unlink(missing_ok=True)
 
 

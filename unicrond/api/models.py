@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from db.queries import Act, SeenAllocation, SeenNode, StoryLine
 from unicrond.link.messages import MOST_NODES, MOST_WEIGHT
-from unicrond.model.decision import Mode
-from unicrond.model.incident import Proof
+from unicrond.model.decision import Decision, Mode
+from unicrond.model.incident import Incident, Proof
 from unicrond.model.run import Run
 
 T = TypeVar("T")
@@ -139,6 +139,10 @@ class IncidentOut(BaseModel):
     closed_at: float = Field(description="0: not yet")
     rule: str = Field(description="that opened it; empty before rules were recorded")
 
+    @classmethod
+    def of(cls, incident: Incident) -> IncidentOut:
+        return cls.model_validate(_flat(incident))
+
 
 class ReviewOut(BaseModel):
     """Whether the rule that opened an incident was right."""
@@ -165,6 +169,24 @@ class DecisionOut(BaseModel):
     reason: str
     acts: bool = Field(description="false: decided and recorded only (mode observe or paused)")
     alternatives: list[AlternativeOut]
+
+
+class DecidedOut(DecisionOut):
+    """A decision, and what it was about."""
+
+    model_config = _example(
+        at=1.7e9, incident_id=12, run_id=4711, generation=3, choice="go on with 3 nodes",
+        reason="n2 is lost", acts=True,
+        alternatives=[{"name": "wait for the node", "chosen": False, "price": "about 5 h idle"}],
+    )  # fmt: skip
+    at: float
+    incident_id: int | None = Field(description="null: a plan, that no incident called for")
+    run_id: int | None
+    generation: int
+
+    @classmethod
+    def told(cls, decision: Decision) -> DecidedOut:
+        return cls.model_validate(_flat(decision) | {"incident_id": decision.incident_id or None})
 
 
 class StoryLineOut(BaseModel):
@@ -216,20 +238,24 @@ class ActOut(BaseModel):
 class IncidentStoryOut(IncidentOut):
     """An incident, its actions, and the last of its story."""
 
+    evidence: str = Field(description="as it was printed, read or answered")
     review: ReviewOut | None
+    decisions: list[DecidedOut]
     actions: list[ActOut]
     timeline: list[StoryLineOut]
 
 
 class NodeOut(BaseModel):
     model_config = _example(
-        name="n1", state="up", raw_state="IDLE", gpus=8, partitions=["gpu"], reason="",
-        reason_user="", changed_at=1.7e9,
+        name="n1", state="up", raw_state="IDLE", gpus=8, gpu_type="h100", switch="s1",
+        partitions=["gpu"], reason="", reason_user="", changed_at=1.7e9,
     )  # fmt: skip
     name: str
     state: str
     raw_state: str = Field(description="in Slurm's own words")
     gpus: int
+    gpu_type: str = Field(description="as Slurm names it, empty where it does not")
+    switch: str = Field(description="that it hangs on, empty where Slurm tells none")
     partitions: list[str]
     reason: str
     reason_user: str
@@ -238,6 +264,46 @@ class NodeOut(BaseModel):
     @classmethod
     def of(cls, seen: SeenNode) -> NodeOut:
         return cls.model_validate(_flat(seen.node, seen, "changed_at"))
+
+
+class NodeStoryOut(NodeOut):
+    """A node, who runs there, and what is wrong there."""
+
+    run_ids: list[int] = Field(description="live runs whose allocation has it")
+    job_ids: list[int] = Field(description="Slurm jobs with GPUs that hold it")
+    incidents: list[IncidentOut] = Field(description="open ones with their root there")
+
+
+class PartitionOut(BaseModel):
+    model_config = _example(name="gpu", nodes=64, nodes_up=62, gpus=512, gpus_up=496)
+    name: str
+    nodes: int
+    nodes_up: int
+    gpus: int
+    gpus_up: int
+
+
+class ClusterOut(BaseModel):
+    """The whole in numbers."""
+
+    model_config = _example(
+        cluster="alpha", mode="active", nodes={"up": 62, "drained": 2}, gpus=512, gpus_up=496,
+        gpus_held=480, gpus_managed=400, partitions=[], runs={"running": 6}, jobs={"running": 9},
+        incidents={"SEV1": 1}, waiting_for_a_person=0, view=1200,
+    )  # fmt: skip
+    cluster: str
+    mode: Mode | None
+    nodes: dict[str, int] = Field(description="by state")
+    gpus: int
+    gpus_up: int
+    gpus_held: int = Field(description="by Slurm jobs")
+    gpus_managed: int = Field(description="by jobs that unicrond looks after")
+    partitions: list[PartitionOut]
+    runs: dict[str, int] = Field(description="live ones by state")
+    jobs: dict[str, int] = Field(description="with GPUs, by state")
+    incidents: dict[str, int] = Field(description="open ones by severity")
+    waiting_for_a_person: int = Field(description="incidents that unicrond leaves to people")
+    view: int = Field(description="rises whenever anything of this changed")
 
 
 class WhyOut(BaseModel):
