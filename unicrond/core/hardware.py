@@ -25,6 +25,7 @@ from unicrond.model.incident import Incident, IncidentState, Scope, Severity, Si
 from unicrond.model.run import Run
 
 EXPLAINS_SECONDS = 10.0
+BY_SLURM = "slurm"  # a signal's source: the reason of a node
 SNAPSHOT_LAG_SECONDS = 3.0  # a look at Slurm may have begun before a drain of ours
 _KINDS = frozenset(map(str, Kind))
 # What is broken in the node itself. A hang, a lock-up or a slow disk may be another's doing, and a
@@ -80,8 +81,8 @@ def fault_of(signal: Signal) -> Fault | None:
 
 
 def _rule(source: str, kind: Kind, text: str) -> str:
-    """Of the driver's or the kernel's own line, where it is one; else of the sensor."""
-    verdict = classify("dmesg", text)
+    """Of the driver's, the kernel's or Slurm's own line, where it is one; else of the sensor."""
+    verdict = classify(BY_SLURM if source == BY_SLURM else "dmesg", text)
     return verdict.rule if verdict.kind is kind and verdict.is_failure else sensed(source, kind)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from unicrond.core import queued
+from unicrond.core import queued, reasons
 from unicrond.core.agents import TERMINATED, incarnate, leave_start
 from unicrond.core.cycle import Cycle
 from unicrond.core.trouble import Fault, report
@@ -30,7 +30,8 @@ def on_snapshot(cycle: Cycle, snapshot: Snapshot) -> None:
     cycle.snapshot_changes = Changes(snapshot=snapshot)
     _tell_troubles(cycle, snapshot)
     if snapshot.nodes is not None:
-        state.nodes = snapshot.nodes
+        before, state.nodes = state.nodes, snapshot.nodes
+        reasons.on_nodes(cycle, before)
     if snapshot.allocations is None:
         return
     state.allocations, state.snapshot_at = snapshot.allocations, snapshot.at
