@@ -29,7 +29,8 @@ class Evidence:
     overdue: bool
     where: str = ""  # innermost line of its own stack, "" when it could not be had
     collective: str = ""  # its last one in words, as its page has it: also of a stopped rank
-    collectives: int = 0  # how many it has begun, 0: not known
+    collectives: int = 0  # how many its script has begun, 0: not known
+    launched: int = 0  # how many torch has, those within its modules too, 0: not known
 
     @property
     def waits(self) -> bool:
@@ -67,7 +68,7 @@ def find(evidence: Sequence[Evidence], world_size: int) -> Finding | None:
         return _blame(seen, what, "hang.elsewhere")
     if behind := _behind(evidence, world_size):
         seen = min(behind, key=lambda e: e.rank)
-        furthest = max(e.collectives for e in evidence)
+        furthest = max(_count(e, evidence) for e in evidence)
         what = f"is behind in the world's collectives: the others wait in number {furthest}"
         return _blame(seen, what, "hang.behind")
     longest = max(evidence, key=lambda e: e.seconds)
@@ -82,11 +83,16 @@ def find(evidence: Sequence[Evidence], world_size: int) -> Finding | None:
 
 def _behind(evidence: Sequence[Evidence], world_size: int) -> list[Evidence]:
     """The few that have begun fewer collectives than all the rest; where all can be compared."""
-    counts = {seen.collectives for seen in evidence}
+    counts = {_count(seen, evidence) for seen in evidence}
     if 0 in counts or len(counts) != 2:
         return []
-    behind = [seen for seen in evidence if seen.collectives == min(counts)]
+    behind = [seen for seen in evidence if _count(seen, evidence) == min(counts)]
     return behind if len(behind) <= FEW * world_size else []
+
+
+def _count(seen: Evidence, evidence: Sequence[Evidence]) -> int:
+    """By torch's count where all ranks have told it, else by the script's."""
+    return seen.launched if all(one.launched for one in evidence) else seen.collectives
 
 
 def _blame(seen: Evidence, what: str, rule: str) -> Finding:

@@ -8,12 +8,15 @@ rank is stopped. Times are CLOCK_MONOTONIC nanoseconds, which processes of a mac
            64  32s phase, "" between   96  u32  1: the script tells its iterations itself
           104  u64 collectives begun  112  u64  how many of them have returned
           120  72s the last one, and where the script called it: `all_reduce at train.py:31`
+          192  u64 collectives that torch has launched in its default group, those within
+               DistributedDataParallel too  200  u64 when that was asked, 0: never
           256  the last LAPS iterations, number n at place n % LAPS:
                i64 number, u32 microseconds it took without announced phases (0: not known),
                u32 microseconds of these that it waited for its peers (WAIT_UNKNOWN),
                f64 loss, u32 1: there is a loss
 What a lap waited is known, if at all, when the next one is complete. Collectives are those of the
-whole world that Python calls, so all ranks number them alike.
+whole world that Python calls, so all ranks number them alike; torch's own count is made when the
+agent asks.
 
 One process writes: the first, until another joins a process group or tells its iterations.
 """
@@ -48,6 +51,8 @@ _RETURNED = struct.Struct("<Q")
 _RETURNED_AT = 112
 _WAIT = struct.Struct("<I")
 _WAIT_AT = 12  # in a lap
+_LAUNCHED = struct.Struct("<QQ")
+_LAUNCHED_AT = 192
 _TRIES = 5
 
 
@@ -73,6 +78,13 @@ class Progress:
         number, returned, what = _LAST.unpack_from(self.raw, _LAST_AT)
         name = what.rstrip(b"\0").decode("utf-8", "replace")
         return Collective(number, name, number > returned) if number else None
+
+    def launched(self, since_ns: int) -> int:
+        """How many collectives torch had launched when last asked, 0 if not asked since then."""
+        if len(self.raw) < _LAUNCHED_AT + _LAUNCHED.size:
+            return 0
+        number, asked_ns = _LAUNCHED.unpack_from(self.raw, _LAUNCHED_AT)
+        return int(number) if asked_ns > since_ns else 0
 
     def laps(self, after: int) -> list[Lap]:
         """The complete ones with a number above `after`, oldest first, as far as the page has them;
@@ -180,6 +192,11 @@ class Page:
         """It has returned. One within another ends both."""
         if self.mine:
             _RETURNED.pack_into(self._map, _RETURNED_AT, self._collectives)
+
+    def launched(self, number: int) -> None:
+        """Torch's own count; from a thread beside the one that trains."""
+        if self.mine:
+            _LAUNCHED.pack_into(self._map, _LAUNCHED_AT, number, time.monotonic_ns())
 
     def iterated(self, iteration: int | None = None, loss: float | None = None) -> None:
         """One more iteration is complete; without a number, the next one."""

@@ -5,6 +5,7 @@
     collectives   which was called last, and where: it stands in the page when the rank is stopped
     exceptions    the audit event of sys.excepthook, and what is in flight as a group is destroyed
     stacks        faulthandler on a real-time signal (NCCL takes SIGUSR1), to a file beside the page
+    launched      torch's own count of collectives, when a byte comes in the pipe beside the page
     start         no garbage collection while torch is imported: saves up to a tenth of a start
 
 It lives in every Python child of a rank; only the process that joined a process group counts, and
@@ -48,6 +49,7 @@ MOST_FRAMES = 20  # of torch's own
 FORGOTTEN_STEPS = 100  # of other optimizers, after which the counted one is given up
 
 _stacks: Any = None  # faulthandler keeps writing to it
+_asked: int | None = None  # the pipe in which the agent asks
 
 
 def install() -> None:
@@ -147,6 +149,7 @@ class Watcher:
             result = start(*args, **options)
             self._page.joined()
             _open_stacks()
+            _answer(self._page, module)
             return result
 
         def destroy_process_group(*args: Any, **options: Any) -> Any:
@@ -202,6 +205,31 @@ def _open_stacks() -> None:
     except OSError:
         return  # a full disk: the rank then has no stacks to show, and trains on
     faulthandler.register(STACK_SIGNAL, file=_stacks, all_threads=True, chain=False)
+
+
+def _answer(mine: page.Page, module: ModuleType) -> None:
+    """From here on a byte in the pipe makes a thread tell how many collectives torch has launched:
+    the main thread may be stuck in one."""
+    global _asked
+    path = os.environ[page.VARIABLE] + ".asked"
+    if _asked is not None or not mine.mine:
+        return
+    try:
+        os.mkfifo(path, 0o600)
+        _asked = os.open(path, os.O_RDWR | os.O_CLOEXEC)  # its own writer: reading never ends
+    except OSError:
+        return
+    threading.Thread(
+        target=_tell_launched, args=(_asked, mine, module), name="unicron-watch", daemon=True
+    ).start()
+
+
+def _tell_launched(pipe: int, mine: page.Page, module: ModuleType) -> None:
+    while os.read(pipe, 1):
+        with contextlib.suppress(*NOT_AS_WE_KNOW_IT):
+            world = module.GroupMember.WORLD
+            if world is not None:
+                mine.launched(world._get_sequence_number_for_group())
 
 
 class AfterImport:

@@ -47,6 +47,19 @@ def test_the_one_that_is_behind_in_the_collectives_is_blamed_once_all_are_overdu
     assert "in collective 41, all_reduce at train.py:31" in found.reason
 
 
+def test_torchs_own_count_goes_before_the_scripts_where_all_ranks_told_it() -> None:
+    """Within DistributedDataParallel the script calls no collective."""
+    everyone = [replace(at_collective(rank, 7), launched=90 - (rank == 3)) for rank in range(4)]
+    found = find(everyone, world_size=4)
+    assert found is not None
+    assert (found.rank, found.rule) == (3, "hang.behind")
+    assert "the others wait in number 90" in found.reason
+    some = [replace(seen, launched=seen.launched * (seen.rank > 0)) for seen in everyone]
+    found = find(some, world_size=4)
+    assert found is not None
+    assert found.rank is None
+
+
 def test_collectives_that_cannot_be_compared_blame_nobody() -> None:
     unknown = [at_collective(rank, 42 * (rank > 0)) for rank in range(4)]
     three = [at_collective(rank, 40 + min(rank, 2)) for rank in range(4)]

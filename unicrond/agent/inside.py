@@ -71,6 +71,7 @@ class Inside:
         for rank in before.values():
             rank.path.unlink(missing_ok=True)
             stacks_of(rank.path).unlink(missing_ok=True)
+            asked_of(rank.path).unlink(missing_ok=True)
         self._generation = generation
 
     def environment(self, slot: Slot, base: Mapping[str, str]) -> dict[str, str]:
@@ -179,6 +180,7 @@ class Inside:
         if can_show_stack(seen.pid) and state not in ("T", "t"):
             rank.asked_at = now
             _ask_for_stack(seen.pid, stacks_of(rank.path))
+            _ask_for_count(asked_of(rank.path))
         collective = seen.collective()
         data: Body = {
             "process_state": state,
@@ -190,6 +192,7 @@ class Inside:
             "where": where,
             "collective": str(collective or ""),
             "collectives": collective.number if collective else 0,
+            "launched": seen.launched(int(rank.watch.iteration_at / NANO)),
         }
         self._tell(SignalKind.SLOW, {**self._about(rank), "data": data})
 
@@ -224,6 +227,11 @@ def stacks_of(path: Path) -> Path:
     return path.with_name(path.name + ".stacks")
 
 
+def asked_of(path: Path) -> Path:
+    """Where the rank with this page is asked for torch's count of collectives."""
+    return path.with_name(path.name + ".asked")
+
+
 def process_state(pid: int) -> str:
     """/proc's letter, "" for a process that is gone."""
     try:
@@ -249,6 +257,20 @@ def _ask_for_stack(pid: int, path: Path) -> None:
         os.kill(pid, STACK_SIGNAL)
     except OSError as error:
         log.info("no stack of process %d: %s", pid, error)
+
+
+def _ask_for_count(path: Path) -> None:
+    """The answer stands in the page at the next look. A rank that has no pipe tells nothing."""
+    try:
+        pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return
+    try:
+        os.write(pipe, b"?")
+    except OSError as error:
+        log.info("%s: %s", path, error)
+    finally:
+        os.close(pipe)
 
 
 def innermost(path: Path) -> str:

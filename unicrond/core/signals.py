@@ -308,6 +308,7 @@ def evidence_from(signal: Signal) -> Evidence | None:
         where=str(data.get("where", ""))[:300],
         collective=str(data.get("collective", ""))[:120],
         collectives=max(0, _number(data.get("collectives")) or 0),
+        launched=max(0, _number(data.get("launched")) or 0),
     )
 
 
