@@ -17,7 +17,7 @@ from unicrond.model.decision import Decision
 from unicrond.ports import JournalEntry
 
 THROUGHPUT = "throughput"  # the kind of what is known of one run; its subject is the run
-RELIABILITY, UPTIME = "reliability", "uptime"  # kinds of what is known of all
+RELIABILITY, UPTIME, AWAY = "reliability", "uptime", "away"  # kinds of what is known of all
 HEALS = "heals"  # what became of plans
 CLUSTER = "cluster"  # their subject
 MOST_WINDOWS = 32  # of one run at one size: the newest tell how it is now

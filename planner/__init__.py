@@ -11,7 +11,8 @@ fairness    turns for those who waited long
 throughput  FLOP/s of a run by its number of workers, from a curve or a small physical model
 advice      the chosen division beside its alternatives, with the reason as a sentence
 iteration   learned: how long iterations take; reliability: how often nodes fail; transitions: how
-            long changes take; priors: what holds until something was measured
+            long changes take; repairs: how long nodes are away; priors: what holds until
+            something was measured
 cluster     the questions that the cluster as it is poses; proposal: the answers, as a decision
 question    a what-if in JSON; facts: the problem it poses; answer: the division, priced and placed
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from planner.advice import Advice, Option, Shares, advise, describe
 from planner.allocator import Infeasible
-from planner.facts import failover_state, problem, sites
+from planner.facts import failover_states, problem, sites
 from planner.failover import (
     Event,
     NodeLost,
@@ -50,15 +50,18 @@ def answer(question: Question) -> Answer:
 
 
 def next_answers(question: Question) -> list[Answer]:
-    """The failover table of the first pool: what would be done after each single next event."""
-    state = failover_state(question)
-    return [_entry(state, event, plan) for event, plan in prepare(state, None).plans.items()]
+    """The failover tables: what would be done after each single next event, pool by pool."""
+    return [
+        _entry(state, event, plan, f" of {state.pool}" if len(question.pools) > 1 else "")
+        for state in failover_states(question)
+        for event, plan in prepare(state, None).plans.items()
+    ]
 
 
-def _entry(state: State, event: Event, plan: Plan | Infeasible) -> Answer:
+def _entry(state: State, event: Event, plan: Plan | Infeasible, pool: str) -> Answer:
     if isinstance(plan, Infeasible):
         return {
-            "event": words(event),
+            "event": words(event, pool),
             "obstacle": str(plan),
             "changes": [],
             "sizes": {},
@@ -66,7 +69,7 @@ def _entry(state: State, event: Event, plan: Plan | Infeasible) -> Answer:
         }
     whole = after(state, event)
     return {
-        "event": words(event),
+        "event": words(event, pool),
         "obstacle": "",
         "changes": describe(whole, plan.shares),
         "sizes": _sizes(whole, plan.shares),
@@ -74,16 +77,17 @@ def _entry(state: State, event: Event, plan: Plan | Infeasible) -> Answer:
     }
 
 
-def words(event: Event) -> str:
+def words(event: Event, pool: str = "") -> str:
+    """`pool`: " of NAME" where there are several."""
     match event:
         case NodeLost(None):
-            return "an idle node is lost"
+            return f"an idle node{pool} is lost"
         case NodeLost(run_id):
             return f"run {run_id} loses a node"
         case SwitchLost(switch):
-            return f"switch {switch} is lost"
+            return f"switch {switch}{pool} is lost"
         case NodeReturned():
-            return "a node returns"
+            return f"a node{pool} returns"
         case RunEnded(run_id):
             return f"run {run_id} ends"
         case RunStarted(run_id):

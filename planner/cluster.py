@@ -19,10 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from planner import priors, transitions
+from planner import priors, repairs, transitions
 from planner.fairness import NO_GUARANTEE, Guarantee
 from planner.iteration import Fit
 from planner.reliability import PoolRecord, Reliability
+from planner.repairs import Repair
 from planner.transitions import Duration
 from unicrond.model.cluster import Allocation, Node, NodeState
 from unicrond.model.incident import Incident, Scope, Severity
@@ -44,6 +45,7 @@ class Known:
     durations: Mapping[int, Mapping[str, Duration]] = field(default_factory=dict)
     reliability: Reliability | None = None
     accounts: Mapping[str, Guarantee] = field(default_factory=dict)
+    repairs: Mapping[str, Repair] = field(default_factory=dict)  # by pool
     changes_per_day: float = 0.0  # runs that end or start
 
 
@@ -178,9 +180,11 @@ def questions(cluster: Cluster, known: Known) -> tuple[What, What, list[str]]:
         limits = _limits(standing, known.accounts.get(standing.account, NO_GUARANTEE), wide)
         unlimited.append(_run(standing, known, curve, legal) | limits)
     away = _away(cluster)
-    pools = [_pool(name, names, away[name], known) for name, names in members.items()]
+    back = {**repairs.learn((), members), **known.repairs}
+    pools = [_pool(name, names, away[name], known, back[name]) for name, names in members.items()]
     notes += [
-        f"pool {name}: {away[name]} nodes away, back in {priors.RETURN_HOURS:g} h on average"
+        f"pool {name}: {away[name]} nodes away, back in {back[name].hours:.3g} h on average "
+        f"({back[name].seen} seen; {back[name].prior})"
         for name in members
         if away[name]
     ]
@@ -330,7 +334,7 @@ def _away(cluster: Cluster) -> Counter[str]:
     return Counter(pool_of(node) for name, node in nodes if node.state in gone or name in lost)
 
 
-def _pool(name: str, members: Sequence[str], away: int, known: Known) -> What:
+def _pool(name: str, members: Sequence[str], away: int, known: Known, back: Repair) -> What:
     pools = known.reliability.pools if known.reliability else ()
     record = next((pool for pool in pools if pool.name == name), None)
     return {
@@ -338,14 +342,14 @@ def _pool(name: str, members: Sequence[str], away: int, known: Known) -> What:
         "workers": len(members),
         "failures_per_1000_node_days": 1000 * _per_node_day(record),
         "away": away,
-        "return_hours": priors.RETURN_HOURS,
+        "return_hours": back.hours,
     }
 
 
 def _per_node_day(record: PoolRecord | None) -> float:
     if record is None:
         return priors.NODE_FAILURES.shape / priors.NODE_FAILURES.exposure
-    return record.per_node_day(record.nodes)
+    return record.per_node_day
 
 
 def _nodes(cluster: Cluster, members: Mapping[str, Sequence[str]], known: Known) -> list[What]:

@@ -42,14 +42,19 @@ def problem(question: Question) -> Problem:
     return with_turns(whole, waits, question.patience_seconds)
 
 
-def failover_state(question: Question) -> State:
-    """What the failover table of the question's first pool is made from."""
-    whole, pool = problem(question), question.pools[0]
+def failover_states(question: Question) -> list[State]:
+    """What the failover table of each pool is made from."""
+    whole, queued = problem(question), _claims(question, queued=True)
+    return [_failover_state(question, pool, whole, queued) for pool in question.pools]
+
+
+def _failover_state(
+    question: Question, pool: PoolPart, whole: Problem, queued: Iterable[Claim]
+) -> State:
     switches: dict[str, Counter[int | None]] = {}
     for node in question.nodes:
         if node.usable and node.pool == pool.name and node.switch:
             switches.setdefault(node.switch, Counter())[node.run] += pool.node_workers
-    queued = _claims(question, queued=True)
     waiting = tuple(claim for claim in queued if claim.pool == pool.name)
     return State(whole, pool.name, pool.node_workers, switches, waiting, question.keeps_freed)
 

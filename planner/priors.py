@@ -75,7 +75,8 @@ NODE_FAILURES = Gamma(4.0, 950.0, "4.2 ± 2.1 a 1,000 node-days: Llama 3, RSC-1,
 # About 5 % of top-of-rack switches a year (Gill et al., SIGCOMM 2011); 2 % in three months (Singh
 # et al., CCR 51(2), 2021).
 SWITCH_FAILURES = Gamma(1.0, 365.0 / 0.065, "5-8 % of rack switches a year: Gill 2011, Singh 2021")
-RETURN_HOURS = 24.0  # that a node is away: assumed, repairs are not recorded yet
+# Returns in hours away: a day on average, worth two repairs that were seen.
+RETURN = Gamma(2.0, 48.0, "assumed: a node is away for 24 h, worth two repairs")
 # How unequal nodes are: the shape of the law of their rates. 40 lemons caused most failures of
 # large jobs in RSC-1, so it is well below the infinity of equal nodes.
 UNEQUAL = LogNormal(1.0, 1.0, "nodes' rates differ as exponentially distributed, factor 2.7")

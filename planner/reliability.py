@@ -8,6 +8,8 @@
     rate of a switch  Gamma(a + failures, b + switch-days)
     shape             of a Weibull law of the times between failures of nodes that are no lemons,
                       where there are enough; under 1, a node that has just failed fails sooner
+    aging             where the shape's interval leaves 1 out: the failures to be expected of nodes
+                      as old as these now, since each one's last failure, over those of the rate
 
 Failures of one node within REPEAT_SECONDS are one. Nodes under one switch that fail together,
 within TOGETHER_SECONDS, are one failure of the switch and none of theirs; where no switches are
@@ -34,6 +36,8 @@ REPEAT_SECONDS = 3600.0
 TOGETHER_SECONDS = 60.0
 LEMON_TIMES, LEMON_SURE = 3.0, 0.9
 LEAST_INTERVALS = 20  # between failures, for a Weibull law
+AHEAD_DAYS = (1 / 24, 30.0)  # at least, at most
+MOST_AGING = 4.0  # a law fitted to some tens of intervals is not believed beyond
 TAIL = 0.05  # at each side of an interval of 90 %
 SIDE = 1.645
 STEP = 1e-3  # of log shape, for the curvature of its likelihood
@@ -84,6 +88,7 @@ class Shape:
     low: float
     high: float
     intervals: int
+    scale_days: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +108,15 @@ class PoolRecord:
     node: Rate  # of one node
     switch: Rate  # of one switch; events of several nodes where none is told
     unequal: float  # u; the lower, the more unequal its nodes are
+    switches: int = 1
     shape: Shape | None = None
+    aging: float = 1.0
 
-    def per_node_day(self, nodes_of_switch: float) -> float:
+    @property
+    def per_node_day(self) -> float:
         """Failures that a node sees a day, its switch's among them."""
-        return self.node.per_day + self.switch.per_day / max(1.0, nodes_of_switch)
+        of_switch = self.switch.per_day * self.switches / self.nodes
+        return self.node.per_day * self.aging + of_switch
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +141,10 @@ def learn(watched: Sequence[Watched], failures: Iterable[NodeFailure], now: floa
         of_nodes = list(_records(pool, members, mine))
         lemons = {record.node for record in of_nodes if record.lemon}
         sound = [node for node in members if node.node not in lemons]
-        pools.append(replace(pool, shape=weibull(*_intervals(sound, mine, now))))
+        ended, open_ = _intervals(sound, mine, now)
+        shape = weibull(ended, open_)
+        aging = _aging(shape, ended, open_) if shape else 1.0
+        pools.append(replace(pool, shape=shape, aging=aging))
         records += of_nodes
     records.sort(key=lambda r: (-r.lemon_probability, -r.rate.failures, r.node))
     return Reliability(tuple(pools), tuple(records))
@@ -197,7 +209,8 @@ def _pool(
     counts = Counter(failure.node for failure in failures)
     seen = np.array([counts[node.node] for node in members], np.float64)
     expected = np.array([node.days for node in members]) * of_node.per_day
-    return PoolRecord(name, len(members), of_node, of_switch, _unequal(seen, expected))
+    unequal = _unequal(seen, expected)
+    return PoolRecord(name, len(members), of_node, of_switch, unequal, len(longest))
 
 
 def _unequal(seen: Floats, expected: Floats) -> float:
@@ -260,4 +273,16 @@ def weibull(ended: Floats, open_: Floats) -> Shape | None:
     curvature = (loss(best + STEP) - 2 * loss(best) + loss(best - STEP)) / STEP**2
     wide = math.exp(SIDE / math.sqrt(max(curvature, 1e-6)))
     shape = math.exp(best)
-    return Shape(shape, shape / wide, shape * wide, int(ended.size))
+    scale = (float((every**shape).sum()) / ended.size) ** (1 / shape)
+    return Shape(shape, shape / wide, shape * wide, int(ended.size), scale)
+
+
+def _aging(shape: Shape, ended: Floats, ages: Floats) -> float:
+    """Until the next failure of any of them is due, by their common rate."""
+    if shape.low <= 1 <= shape.high:
+        return 1.0
+    rate = ended.size / (ended.sum() + ages.sum())
+    ahead = min(max(1 / (rate * ages.size), AHEAD_DAYS[0]), AHEAD_DAYS[1])
+    hazards = ((ages + ahead) / shape.scale_days) ** shape.shape
+    hazards -= (np.maximum(ages, 0.0) / shape.scale_days) ** shape.shape
+    return float(np.clip(hazards.mean() / (rate * ahead), 1 / MOST_AGING, MOST_AGING))

@@ -10,6 +10,7 @@ import numpy as np
 
 from planner.iteration import Fit
 from planner.reliability import NodeRecord, PoolRecord, Rate, Reliability
+from planner.repairs import Repair
 from planner.transitions import Duration
 
 MOST_SIZES = 24
@@ -54,13 +55,19 @@ def _sizes(fit: Fit, step: int, largest: int) -> Iterable[int]:
     return sorted({*(int(n) * step for n in spread), *(m.workers for m in fit.measured)})
 
 
-def reliability(found: Reliability, durations: Mapping[str, Duration], at: float) -> Shown:
+def reliability(
+    found: Reliability,
+    durations: Mapping[str, Duration],
+    repairs: Mapping[str, Repair],
+    at: float,
+) -> Shown:
     return {
         "at": at,
         "pools": [_pool(pool) for pool in found.pools],
         "nodes": [_node(record) for record in found.nodes[:MOST_NODES]],
         "lemons": sorted(found.lemons),
         "transitions": [asdict(duration) for duration in durations.values()],
+        "repairs": [asdict(repair) for repair in repairs.values()],
     }
 
 
@@ -71,6 +78,8 @@ def _pool(pool: PoolRecord) -> Shown:
         "node": _rate(pool.node),
         "switch": _rate(pool.switch),
         "shape": asdict(pool.shape) if pool.shape else None,
+        "aging": pool.aging,
+        "switches": pool.switches,
         "unequal": pool.unequal,
     }
 

@@ -71,7 +71,7 @@ def test_nodes_that_fail_together_are_a_failure_of_their_switch() -> None:
     together = [NodeFailure(1e6 + i, f"n{i}") for i in range(8)]
     pool = of(nodes(16, switch_of=8), together, failures("n12", 20)).pools[0]
     assert (pool.switch.failures, pool.node.failures) == (1, 1)
-    assert pool.per_node_day(8) == pytest.approx(pool.node.per_day + pool.switch.per_day / 8)
+    assert pool.per_node_day == pytest.approx(pool.node.per_day + pool.switch.per_day / 8)
 
 
 def test_two_switches_that_lose_a_node_each_have_not_failed() -> None:
@@ -94,6 +94,33 @@ def test_the_shape_of_a_weibull_law_is_found_where_history_allows(shape: float) 
     found = of(nodes(60), *told).pools[0].shape
     assert found is not None
     assert found.low * 0.9 < shape < found.high * 1.1
+
+
+def aging(shape: float, last: float) -> float:
+    """Of nodes whose last failure was `last` days ago."""
+    rng, told = np.random.default_rng(3), []
+    for i in range(60):
+        days = np.cumsum(20 * rng.weibull(shape, 40))
+        told.append(failures(f"n{i}", *days[days < DAYS - last - 5], DAYS - last - i / 1000))
+    return of(nodes(60), *told).pools[0].aging
+
+
+def test_nodes_that_wear_out_are_expected_to_fail_the_more_the_longer_they_held() -> None:
+    assert aging(2.5, last=1.0) < 0.6 < 1.2 < aging(2.5, last=20.0)
+
+
+def test_nodes_that_have_just_failed_are_expected_to_fail_again() -> None:
+    assert aging(0.5, last=0.1) > 1.5
+    assert aging(0.5, last=30.0) < 0.8
+
+
+def test_without_a_shape_that_differs_from_one_age_does_not_matter() -> None:
+    rng = np.random.default_rng(3)
+    days = [np.cumsum(rng.exponential(20, 40)) for _ in range(60)]
+    told = [failures(f"n{i}", *mine[mine < DAYS]) for i, mine in enumerate(days)]
+    assert of(nodes(60), *told).pools[0].aging == 1.0
+    pool = of(nodes(4), failures("n1", 5, 6)).pools[0]
+    assert (pool.shape, pool.aging) == (None, 1.0)
 
 
 def test_too_few_failures_have_no_shape() -> None:

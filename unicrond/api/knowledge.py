@@ -100,22 +100,26 @@ class RateOut(BaseModel):
 
 
 class ShapeOut(BaseModel):
-    model_config = _example(shape=0.8, low=0.7, high=0.9, intervals=40)
+    model_config = _example(shape=0.8, low=0.7, high=0.9, intervals=40, scale_days=210.0)
     shape: float = Field(description="of a Weibull law; under 1: one failure follows another")
     low: float
     high: float
     intervals: int
+    scale_days: float
 
 
 class PoolRecordOut(BaseModel):
     model_config = _example(
-        name="h100x8@gpu", nodes=64, node={}, switch={}, shape=None, unequal=1.0
-    )
+        name="h100x8@gpu", nodes=64, node={}, switch={}, shape=None, aging=1.0, switches=4,
+        unequal=1.0,
+    )  # fmt: skip
     name: str
     nodes: int
     node: RateOut
     switch: RateOut = Field(description="of events that take several nodes together")
     shape: ShapeOut | None = Field(description="null: too few failures")
+    aging: float = Field(1.0, description="failures to be expected now over those of the rate")
+    switches: int = Field(1, description="of Slurm's topology; 1 where none is told")
     unequal: float = Field(description="the lower, the more unequal its nodes are")
 
 
@@ -138,13 +142,24 @@ class TransitionOut(BaseModel):
     prior: str
 
 
+class RepairOut(BaseModel):
+    model_config = _example(pool="h100x8@gpu", hours=9.0, low=6.0, high=15.0, seen=7, prior="")
+    pool: str
+    hours: float = Field(description="until a node is back, on average; interval of 90 %")
+    low: float
+    high: float
+    seen: int
+    prior: str
+
+
 class ReliabilityOut(BaseModel):
-    model_config = _example(at=1.7e9, pools=[], nodes=[], lemons=["n7"], transitions=[])
+    model_config = _example(at=1.7e9, pools=[], nodes=[], lemons=["n7"], transitions=[], repairs=[])
     at: float
     pools: list[PoolRecordOut]
     nodes: list[NodeRecordOut] = Field(description="that failed, the worst first")
     lemons: list[str]
     transitions: list[TransitionOut]
+    repairs: list[RepairOut] = []
 
 
 class FollowedOut(BaseModel):

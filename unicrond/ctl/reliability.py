@@ -17,6 +17,7 @@ POOLS: Columns = {
     "together": lambda p: p["switch"]["failures"],
     "switch_mtbf_days": lambda p: _mtbf(p["switch"]),
     "weibull": lambda p: _shape(p["shape"]),
+    "aging": lambda p: f"{p['aging']:.2f}" if p["shape"] else "",
 }
 NODES: Columns = {
     "node": lambda n: n["node"],
@@ -33,6 +34,13 @@ TRANSITIONS: Columns = {
     "interval": lambda t: f"{how_long(t['low'])} - {how_long(t['high'])}",
     "seen": lambda t: t["seen"],
     "prior": lambda t: t["prior"],
+}
+REPAIRS: Columns = {
+    "pool": lambda r: r["pool"],
+    "away": lambda r: f"{r['hours']:.3g} h",
+    "interval": lambda r: f"{r['low']:.3g} h - {r['high']:.3g} h",
+    "seen": lambda r: r["seen"],
+    "prior": lambda r: r["prior"],
 }
 
 
@@ -51,6 +59,9 @@ def reliability(
         show(answer["nodes"], NODES, list(NODES), shape)
     print("\nchanges, from when a fault was noticed until ranks ran again:")
     show(answer["transitions"], TRANSITIONS, list(TRANSITIONS), shape)
+    if answer["repairs"]:
+        print("\nnodes out of service, until they are back:")
+        show(answer["repairs"], REPAIRS, list(REPAIRS), shape)
     rates = [pool[of] for pool in answer["pools"] for of in ("node", "switch")]
     for prior in sorted({rate["prior"] for rate in rates}):
         print(f"prior: {prior}")

@@ -11,9 +11,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from db.knowledge import CLUSTER, HEALS, RELIABILITY, THROUGHPUT, UPTIME, Observation
+from db.knowledge import AWAY, CLUSTER, HEALS, RELIABILITY, THROUGHPUT, UPTIME, Observation
 from db.queries import Queries
-from planner import iteration, reliability, shown, transitions
+from planner import iteration, reliability, repairs, shown, transitions
 from planner.cluster import Cluster, Known, pool_of
 from planner.facts import problem
 from planner.fairness import Guarantee
@@ -32,7 +32,9 @@ from unicrond.planning.followed import MOST_KEPT, follow
 from unicrond.planning.triggers import Cause
 from unicrond.planning.words import Ask, Fact, Line, Plan, Reply
 
-DAY_SECONDS = 86400.0
+HOUR_SECONDS, DAY_SECONDS = 3600.0, 86400.0
+LEAST_AWAY_SECONDS = 120.0  # what is shorter was no repair
+MOST_ABSENCES = 1_000  # of the newest
 UNWATCHED_SECONDS = 300.0  # a longer pause between two looks is not counted as up
 UPTIME_EVERY_SECONDS = 600.0
 CHANGES_OVER_DAYS = 7.0
@@ -65,6 +67,39 @@ class Uptime:
         return max(1.0, (self._at - since) / DAY_SECONDS)
 
 
+class Absences:
+    """Nodes out of service, as they are seen to go and to come back."""
+
+    def __init__(self, saved: object) -> None:
+        self._away: dict[str, tuple[str, float]] = {}  # pool, since when under our eyes
+        self._ended: list[tuple[str, float]] = []  # pool, hours
+        self._at = 0.0
+        if isinstance(saved, dict):
+            self._away = {str(n): (str(p), float(t)) for n, (p, t) in saved["away"].items()}
+            self._ended = [(str(pool), float(hours)) for pool, hours in saved["ended"]]
+
+    def look(self, at: float, nodes: Mapping[str, Node]) -> None:
+        watched, self._at = at - self._at <= UNWATCHED_SECONDS, at
+        for name, node in nodes.items():
+            if node.state in (NodeState.DOWN, NodeState.DRAINED):
+                self._away.setdefault(name, (pool_of(node), at))
+            elif node.state is NodeState.UP and name in self._away:
+                pool, since = self._away.pop(name)
+                if watched and at - since >= LEAST_AWAY_SECONDS:
+                    self._ended.append((pool, (at - since) / HOUR_SECONDS))
+        self._away = {name: told for name, told in self._away.items() if name in nodes}
+        self._ended = self._ended[-MOST_ABSENCES:]
+
+    def seen(self) -> list[repairs.Away]:
+        still = [(pool, (self._at - since) / HOUR_SECONDS) for pool, since in self._away.values()]
+        return [repairs.Away(*told, True) for told in self._ended] + [
+            repairs.Away(*told, False) for told in still
+        ]
+
+    def saved(self) -> object:
+        return {"away": self._away, "ended": self._ended}
+
+
 @dataclass(frozen=True, slots=True)
 class _Fitted:
     """A fit and what it was made of."""
@@ -78,6 +113,7 @@ class Learning:
         self._queries = queries
         self._accounts = accounts or {}
         self._uptime: Uptime | None = None
+        self._absences = Absences(None)
         self._fits: dict[int, _Fitted] = {}
         self._told: dict[tuple[str, str], str] = {}
         self._followed: list[dict[str, Any]] | None = None
@@ -89,22 +125,26 @@ class Learning:
         queries = self._queries
         if self._uptime is None:
             self._uptime = Uptime(queries.learned(UPTIME, CLUSTER))
+            self._absences = Absences(queries.learned(AWAY, CLUSTER))
         seen = _cluster(queries, ask)
         self._uptime.look(ask.at, seen.nodes)
+        self._absences.look(ask.at, seen.nodes)
         heals = queries.heals()
         changes = _changes(heals)
         of_all = transitions.learn(changes)
         rates = reliability.learn(self._watched(seen.nodes), _failures(queries), ask.at)
         fits = self._fit(seen, queries.observations())
         lines = self._follow(heals, seen, ask.at)
-        facts = self._new(self._facts(ask.at, seen, fits, shown.reliability(rates, of_all, ask.at)))
+        back = repairs.learn(self._absences.seen(), [pool.name for pool in rates.pools])
+        told = shown.reliability(rates, of_all, back, ask.at)
+        facts = self._new(self._facts(ask.at, seen, fits, told))
         if not ask.triggers:
             return Reply(facts, lines)
         durations = {run_id: transitions.of_run(run_id, changes, of_all) for run_id in seen.planned}
         losses = (Cause.SEV1, Cause.NODE_DRAINED, Cause.NODE_RETURNED)  # known by other means
         others = queries.plans_since(ask.at - CHANGES_OVER_DAYS * DAY_SECONDS, losses)
         per_day = others / min(CHANGES_OVER_DAYS, self._uptime.days)
-        found = propose(seen, Known(fits, durations, rates, self._accounts, per_day))
+        found = propose(seen, Known(fits, durations, rates, self._accounts, back, per_day))
         if found is None:
             return Reply(facts, lines)
         self._asked = _question(found), ask.at
@@ -181,6 +221,7 @@ class Learning:
         if at >= self._uptime.told_at + UPTIME_EVERY_SECONDS:
             self._uptime.told_at = at
             yield Fact(UPTIME, CLUSTER, json.dumps(self._uptime.of))
+            yield Fact(AWAY, CLUSTER, json.dumps(self._absences.saved()))
             yield Fact(RELIABILITY, CLUSTER, json.dumps(rates, allow_nan=False))
         if self._followed:
             yield Fact(HEALS, CLUSTER, json.dumps(self._followed, allow_nan=False))
