@@ -165,6 +165,45 @@ def test_jobs_without_the_wrapper_are_shown_as_not_managed(ctl: Ctl) -> None:
     assert ctl("allocations", "-n", "-u", "bob", "-o", "job").lines == ["9"]
 
 
+def test_lists_take_hostlists_states_and_partitions(ctl: Ctl) -> None:
+    assert ctl("nodes", "-n", "-o", "node", "-w", "n[2-3,9]").lines == ["n2", "n3"]
+    assert ctl("nodes", "-n", "-o", "node", "--states", "drained,down").lines == ["n2"]
+    assert ctl("nodes", "-n", "-o", "node", "-p", "none").lines == []
+    assert ctl("runs", "-n", "-o", "run", "-w", "n1").lines == ["4711"]
+    assert ctl("incidents", "-n", "-o", "incident", "-w", "n1").lines == []
+    assert ctl("allocations", "-n", "-o", "job", "-t", "pending").lines == ["9"]
+    wrong = ctl("nodes", "-w", "n[3-")
+    assert (wrong.code, "write a hostlist such as n[1-3,7]" in wrong.err) == (2, True)
+
+
+def test_why_takes_a_hostlist(ctl: Ctl) -> None:
+    told = [line for line in ctl("why", "n[1-2]").lines if line.startswith("node")]
+    assert told == ["node n1  up", "node n2  drained: ours"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("mode", "paused"), "would set the mode of the cluster to paused; it is active"),
+        (("mode", "paused", "-r", "4711"), "would set the mode of run 4711 to paused; it is "),
+        (("incident", "refute", "i2"), "would call incident i2 of rule"),
+        (("run", "weight", "4711", "1.5"), "would give run 4711 of alice weight 1.5"),
+        (("db", "upgrade"), f"would go from {REVISIONS[-1]} to {REVISIONS[-1]}"),
+    ],
+)
+def test_what_acts_can_be_tried_without_acting(ctl: Ctl, words: tuple[str, ...], told: str) -> None:
+    ended = ctl(*words, "--dry-run")  # nobody listens for commands here: it would fail
+    assert ended.code == 0
+    assert ended.out.startswith(told)
+
+
+def test_shells_are_told_how_to_complete(ctl: Ctl) -> None:
+    assert (
+        "complete -o default -F _unicronctl_completion unicronctl" in ctl("completion", "bash").out
+    )
+    assert ctl("completion", "dos").code == 2
+
+
 def test_why_tells_the_story_with_what_was_weighed(ctl: Ctl) -> None:
     assert ctl("why", "4711").lines == [
         "run 4711  llama of alice: healing, generation 3, 2 ranks",

@@ -11,13 +11,17 @@ from sqlalchemy import Engine
 from db import migrate
 from db.engine import reading_engine, writing_engine
 from db.schema import REVISIONS
+from unicrond.ctl.show import DryRun
 
 app = typer.Typer(help="The tables of unicrond's database.", no_args_is_help=True)
 
 
 @app.command()
-def upgrade(context: typer.Context) -> None:
+def upgrade(context: typer.Context, dry_run: DryRun = False) -> None:
     """Bring the tables to the revision that this program needs; make them where there are none."""
+    if dry_run:
+        print(f"would go from {_found(context) or 'an empty database'} to {REVISIONS[-1]}")
+        return
     engine = writing_engine(context.obj.database_url, upgrade=True)
     before, after = migrate.upgrade(engine)
     engine.dispose()
@@ -28,11 +32,17 @@ def upgrade(context: typer.Context) -> None:
 @app.command()
 def current(context: typer.Context) -> None:
     """Show the revision of the tables, and the one that this program needs."""
-    engine = reading_engine(context.obj.database_url)
-    found = migrate.current(engine)
-    engine.dispose()
+    found = _found(context)
     print(f"revision {found or 'none'}, this program needs {REVISIONS[-1]}")
     raise typer.Exit(0 if found == REVISIONS[-1] else 1)
+
+
+def _found(context: typer.Context) -> str:
+    engine = reading_engine(context.obj.database_url)
+    try:
+        return migrate.current(engine)
+    finally:
+        engine.dispose()
 
 
 def _give_to_owner_of_folder(engine: Engine) -> None:

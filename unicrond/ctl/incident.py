@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from unicrond.ctl.client import Client
+from unicrond.ctl.show import DryRun
 from unicrond.errors import BadInput
 
 Incident = Annotated[str, typer.Argument(metavar="INCIDENT", help="Such as i12, or 12.")]
@@ -16,22 +17,29 @@ app = typer.Typer(no_args_is_help=True, help="Say whether an incident was one.")
 
 
 @app.command()
-def confirm(context: typer.Context, incident: Incident, reason: Reason = "") -> None:
+def confirm(
+    context: typer.Context, incident: Incident, reason: Reason = "", dry_run: DryRun = False
+) -> None:
     """It was what it said: the rule that opened it was right."""
-    _review(context, incident, "confirmed", reason)
+    _review(context, incident, "confirmed", reason, dry_run)
 
 
 @app.command()
-def refute(context: typer.Context, incident: Incident, reason: Reason = "") -> None:
+def refute(
+    context: typer.Context, incident: Incident, reason: Reason = "", dry_run: DryRun = False
+) -> None:
     """It was none, or another: the rule that opened it was wrong."""
-    _review(context, incident, "refuted", reason)
+    _review(context, incident, "refuted", reason, dry_run)
 
 
-def _review(context: typer.Context, incident: str, proof: str, reason: str) -> None:
+def _review(context: typer.Context, incident: str, proof: str, reason: str, dry_run: bool) -> None:
     number = incident.removeprefix("i")
     if not (number.isascii() and number.isdigit()):
         raise BadInput(f"INCIDENT: {incident!r} is no incident; see `unicronctl incidents`")
-    answer = Client(context.obj).post(
-        f"/incidents/{number}/review", {"proof": proof, "why": reason}
-    )
+    client = Client(context.obj)
+    if dry_run:
+        found = client.get(f"/incidents/{number}")
+        print(f"would call incident i{number} of rule {found['rule'] or 'none'} {proof}")
+        return
+    answer = client.post(f"/incidents/{number}/review", {"proof": proof, "why": reason})
     print(f"incident i{number} of rule {answer['rule']}: {answer['proof']}")

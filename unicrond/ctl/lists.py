@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from typing import Annotated
 
 import typer
 
-from unicrond.ctl.client import Client
-from unicrond.ctl.show import AsJson, Columns, Format, NoHeader, Shape, Verbose, folded, show, when
+from unicrond.ctl.client import Answer, Client
+from unicrond.ctl.show import (
+    AsJson,
+    Columns,
+    Format,
+    Nodes,
+    NoHeader,
+    Shape,
+    Verbose,
+    folded,
+    nodes_of,
+    show,
+    when,
+)
 
 User = Annotated[str, typer.Option("-u", "--user", help="Of this user only.")]
+States = Annotated[
+    str, typer.Option("-t", "--states", help="Only in these states, comma-separated.")
+]
 All = Annotated[bool, typer.Option("-a", "--all", help="Those that are over too.")]
 
 RUNS: Columns = {
@@ -101,6 +117,8 @@ def runs(
     context: typer.Context,
     everything: All = False,
     user: User = "",
+    nodelist: Nodes = "",
+    states: States = "",
     noheader: NoHeader = False,
     as_json: AsJson = False,
     format: Format = "",
@@ -108,6 +126,7 @@ def runs(
 ) -> None:
     """Runs that unicrond looks after, newest first."""
     items = _client(context).items("/runs", live=not everything, user=user)
+    items = _chosen(items, states, nodelist, lambda r: {*r["nodes"], *r["running_on"]})
     show(items, RUNS, RUNS_USUAL, Shape(noheader, as_json, format, verbose))
 
 
@@ -115,6 +134,8 @@ def incidents(
     context: typer.Context,
     everything: All = False,
     run: Annotated[int | None, typer.Option("-r", "--run", help="Of this run only.")] = None,
+    nodelist: Nodes = "",
+    states: States = "",
     noheader: NoHeader = False,
     as_json: AsJson = False,
     format: Format = "",
@@ -122,11 +143,17 @@ def incidents(
 ) -> None:
     """What went wrong and is not mended yet, newest first."""
     items = _client(context).items("/incidents", open=not everything, run_id=run)
+    items = _chosen(items, states, nodelist, lambda i: {i["root_node"]})
     show(items, INCIDENTS, INCIDENTS_USUAL, Shape(noheader, as_json, format, verbose))
 
 
 def nodes(
     context: typer.Context,
+    nodelist: Nodes = "",
+    states: States = "",
+    partition: Annotated[
+        str, typer.Option("-p", "--partition", help="Of this partition only.")
+    ] = "",
     noheader: NoHeader = False,
     as_json: AsJson = False,
     format: Format = "",
@@ -134,6 +161,9 @@ def nodes(
 ) -> None:
     """Nodes, as Slurm last described them."""
     items = _client(context).items("/nodes")
+    items = _chosen(items, states, nodelist, lambda n: {n["name"]})
+    if partition:
+        items = [node for node in items if partition in node["partitions"]]
     show(items, NODES, NODES_USUAL, Shape(noheader, as_json, format, verbose))
 
 
@@ -141,6 +171,8 @@ def allocations(
     context: typer.Context,
     everything: All = False,
     user: User = "",
+    nodelist: Nodes = "",
+    states: States = "",
     noheader: NoHeader = False,
     as_json: AsJson = False,
     format: Format = "",
@@ -148,6 +180,7 @@ def allocations(
 ) -> None:
     """Slurm jobs with GPUs, managed or not, newest first."""
     items = _client(context).items("/allocations", current=not everything, user=user)
+    items = _chosen(items, states, nodelist, lambda a: set(a["nodes"]))
     show(items, ALLOCATIONS, ALLOCATIONS_USUAL, Shape(noheader, as_json, format, verbose))
 
 
@@ -160,6 +193,22 @@ def detectors(
     """Rules that find faults: their record here, and whether they act or only observe."""
     items = _client(context).items("/detectors")
     show(items, DETECTORS, tuple(DETECTORS), Shape(noheader, as_json, format))
+
+
+def _chosen(
+    items: list[Answer],
+    states: str,
+    nodelist: str,
+    nodes: Callable[[Answer], Collection[str]],
+) -> list[Answer]:
+    """Those in one of the states and on one of the nodes; all where nothing is asked for."""
+    if nodelist:
+        wanted = frozenset(nodes_of(nodelist))
+        items = [item for item in items if not wanted.isdisjoint(nodes(item))]
+    if states:
+        names = {name.strip().lower() for name in states.split(",")}
+        items = [item for item in items if item["state"] in names]
+    return items
 
 
 def _client(context: typer.Context) -> Client:

@@ -12,7 +12,9 @@ import typer
 from unicrond import __version__
 from unicrond.ctl import database, incident, lists, model, run
 from unicrond.ctl.classify import classify, diagnose
-from unicrond.ctl.client import settings_for
+from unicrond.ctl.client import Client, settings_for
+from unicrond.ctl.completion import PROGRAM, completion
+from unicrond.ctl.doctor import doctor
 from unicrond.ctl.mode import mode
 from unicrond.ctl.plan import plan
 from unicrond.ctl.reliability import reliability
@@ -28,6 +30,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+WITHOUT_SETTINGS = ("lab", "completion", "classify", "diagnose")
 
 
 def _version(wanted: bool) -> None:
@@ -46,13 +51,15 @@ def options(
     ] = False,
 ) -> None:
     """Ask and steer unicrond, which heals the training runs of a Slurm cluster."""
-    if context.invoked_subcommand != "lab":
+    if context.invoked_subcommand == "doctor":
+        context.obj = config  # that it cannot be read is what doctor tells
+    elif context.invoked_subcommand not in WITHOUT_SETTINGS:
         context.obj = settings_for(config)
 
 
 COMMANDS = (
     status, lists.runs, lists.incidents, why, mode, lists.nodes, lists.allocations, lists.detectors,
-    classify, diagnose, plan, simulate, reliability,
+    classify, diagnose, plan, simulate, reliability, doctor, completion,
 )  # fmt: skip
 for command in COMMANDS:
     app.command()(command)
@@ -60,6 +67,19 @@ app.add_typer(database.app, name="db")
 app.add_typer(incident.app, name="incident")
 app.add_typer(model.app, name="model")
 app.add_typer(run.app, name="run")
+
+
+@app.command()
+def top(
+    context: typer.Context,
+    seconds: Annotated[
+        float, typer.Option("-d", "--delay", min=0.5, max=60, help="Seconds between two looks.")
+    ] = 2.0,
+) -> None:
+    """Watch runs, incidents and nodes; Enter tells the story of a row."""
+    from unicrond.ctl.top import Top  # slow to import
+
+    Top(Client(context.obj), seconds).run()
 
 
 def lab(context: typer.Context) -> None:
@@ -78,7 +98,7 @@ if find_spec("lab") is not None:
 
 def main() -> None:
     try:
-        app()
+        app(prog_name=PROGRAM)
     except UnicronError as error:
         print(f"unicronctl: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, BadInput) else 1)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from unicrond.ctl.client import Client
+from unicrond.ctl.show import DryRun
 from unicrond.model.decision import Mode
 
 
@@ -15,13 +16,21 @@ def mode(
     wanted: Annotated[Mode | None, typer.Argument(metavar="[observe|active|paused]")] = None,
     run: Annotated[int | None, typer.Option("-r", "--run", help="Of this run alone.")] = None,
     why: Annotated[str, typer.Option("--why", help="Remembered with the change.")] = "",
+    dry_run: DryRun = False,
 ) -> None:
     """Show the mode, or set it: observe decides and records, active acts, paused does neither."""
     client = Client(context.obj)
-    if wanted is not None:
+    if wanted is None:
+        print(_now(client, run))
+    elif dry_run:
+        whose = "the cluster" if run is None else f"run {run}"
+        print(f"would set the mode of {whose} to {wanted}; it is {_now(client, run)}")
+    else:
         client.post("/mode", {"mode": wanted, "run_id": run, "why": why})
         print(wanted)
-    elif run is not None:
-        print(client.get(f"/runs/{run}")["mode"] or "the cluster's")
-    else:
-        print(client.get("/health")["mode"] or "unknown")
+
+
+def _now(client: Client, run: int | None) -> str:
+    if run is not None:
+        return client.get(f"/runs/{run}")["mode"] or "the cluster's"
+    return client.get("/health")["mode"] or "unknown"

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from unicrond.ctl.client import Client
+from unicrond.ctl.show import DryRun
 
 RunId = Annotated[int, typer.Argument(metavar="RUN", help="Slurm's job id.")]
 Why = Annotated[str, typer.Option("--why", help="Remembered with the change.")]
@@ -20,9 +21,10 @@ def weight(
     run: RunId,
     weight: Annotated[float, typer.Argument(metavar="W", help="What a FLOP of it is worth.")],
     why: Why = "",
+    dry_run: DryRun = False,
 ) -> None:
     """Set its weight; its owner may only lower it."""
-    _set(context, run, {"weight": weight, "why": why})
+    _set(context, run, {"weight": weight, "why": why}, dry_run)
 
 
 @app.command()
@@ -31,11 +33,22 @@ def floor(
     run: RunId,
     nodes: Annotated[int, typer.Argument(metavar="N", help="Nodes; 0: nothing is guaranteed.")],
     why: Why = "",
+    dry_run: DryRun = False,
 ) -> None:
     """Set how many nodes every plan leaves it."""
-    _set(context, run, {"floor_nodes": nodes, "why": why})
+    _set(context, run, {"floor_nodes": nodes, "why": why}, dry_run)
 
 
-def _set(context: typer.Context, run: int, wanted: dict[str, object]) -> None:
-    now = Client(context.obj).post(f"/runs/{run}/share", wanted)
+def _set(context: typer.Context, run: int, wanted: dict[str, object], dry_run: bool) -> None:
+    client = Client(context.obj)
+    if dry_run:
+        found = client.get(f"/runs/{run}")
+        changes = [
+            f"{name.replace('_nodes', '')} {value:g}"
+            for name, value in wanted.items()
+            if name != "why"
+        ]
+        print(f"would give run {run} of {found['user']} {', '.join(changes)}")
+        return
+    now = client.post(f"/runs/{run}/share", wanted)
     print(f"run {run}: weight {now['weight']:g}, floor {now['floor_nodes']} nodes")

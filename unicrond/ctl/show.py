@@ -18,12 +18,16 @@ from rich.console import Console
 from rich.text import Text
 
 from unicrond.errors import BadInput
-from unicrond.slurm.hostlist import BadHostlist, fold
+from unicrond.slurm.hostlist import BadHostlist, expand, fold
 
 Item = Mapping[str, Any]
 NoHeader = Annotated[bool, typer.Option("-n", "--noheader", help="No line of headings.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON, with every field.")]
 Format = Annotated[str, typer.Option("-o", "--format", help="Columns, comma-separated.")]
+Nodes = Annotated[str, typer.Option("-w", "--nodelist", help="Of these nodes: n[1-3,7].")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Say what would be done, and do not do it.")
+]
 Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Every column.")]
 
 STYLES = {
@@ -59,7 +63,7 @@ def show(items: Sequence[Item], columns: Columns, usual: Sequence[str], shape: S
     if shape.as_json:
         print_json(items)
         return
-    rows = [[_cell(columns[name](item)) for name in names] for item in items]
+    rows = [[cell(columns[name](item)) for name in names] for item in items]
     headings = [] if shape.noheader else [[name.upper() for name in names]]
     widths = [max(map(len, column)) for column in zip(*headings, *rows, strict=True)]
     out = console()
@@ -85,7 +89,7 @@ def _names(columns: Columns, usual: Sequence[str], shape: Shape) -> Sequence[str
     return names
 
 
-def _cell(value: object) -> str:
+def cell(value: object) -> str:
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):
@@ -106,6 +110,14 @@ def _coloured(row: Sequence[str], widths: Sequence[int]) -> Text:
 
 def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def nodes_of(hostlist: str) -> tuple[str, ...]:
+    """The names of an option such as -w n[1-3]."""
+    try:
+        return expand(hostlist)
+    except BadHostlist as error:
+        raise BadInput(f"{hostlist!r}: {error}; write a hostlist such as n[1-3,7]") from None
 
 
 def folded(names: Iterable[str]) -> str:

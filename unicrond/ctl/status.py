@@ -40,24 +40,32 @@ def _print(
     allocations: list[Any],
 ) -> None:
     out = console()
-    seen = health["snapshot_age_seconds"] is not None  # else none is known, which is not "none"
-    for name, words in (
-        ("cluster", health["cluster"]),
-        ("mode", health["mode"] or "unknown"),
-        ("unicrond", f"{health['loop']}, heard {_ago(health['loop_age_seconds'])}"),
-        ("agents", _known(health["agents_connected"])),
-        ("slurm", f"{health['slurm']}, seen {_ago(health['snapshot_age_seconds'])}"),
-        ("database", health["database"]),
-        ("nodes", _nodes(nodes) if seen else "unknown"),
-        ("gpus", _gpus(nodes, allocations) if seen else "unknown"),
-    ):
-        out.print(Text.assemble((f"{name:<9} ", "bold"), (words, STYLES.get(words, ""))))
+    for line in summary(health, nodes, allocations):
+        out.print(line)
     if runs:
         out.print()
         show(runs, RUNS, RUNS_USUAL, Shape())
     if incidents:
         out.print()
         show(incidents, INCIDENTS, INCIDENTS_USUAL, Shape())
+
+
+def summary(health: dict[str, Any], nodes: list[Any], allocations: list[Any]) -> list[Text]:
+    """A line for each part."""
+    seen = health["snapshot_age_seconds"] is not None  # else none is known, which is not "none"
+    return [
+        Text.assemble((f"{name:<9} ", "bold"), (words, STYLES.get(words, "")))
+        for name, words in (
+            ("cluster", health["cluster"]),
+            ("mode", health["mode"] or "unknown"),
+            ("unicrond", f"{health['loop']}, heard {_ago(health['loop_age_seconds'])}"),
+            ("agents", _known(health["agents_connected"])),
+            ("slurm", f"{health['slurm']}, seen {_ago(health['snapshot_age_seconds'])}"),
+            ("database", health["database"]),
+            ("nodes", _nodes(nodes) if seen else "unknown"),
+            ("gpus", _gpus(nodes, allocations) if seen else "unknown"),
+        )
+    ]
 
 
 def _ago(seconds: float | None) -> str:

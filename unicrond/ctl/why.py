@@ -19,8 +19,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from unicrond.ctl.client import Client
-from unicrond.ctl.show import STYLES, AsJson, NoHeader, console, print_json, printable
+from unicrond.ctl.client import Answer, Client
+from unicrond.ctl.show import STYLES, AsJson, NoHeader, console, nodes_of, print_json, printable
 
 Lines = Annotated[
     int, typer.Option("-l", "--lines", help="Only the last so many.", min=1, max=1000)
@@ -35,11 +35,22 @@ def why(
     noheader: NoHeader = False,
     as_json: AsJson = False,
 ) -> None:
-    """What happened and why: of a run (4711), an incident (i12) or a node (n3)."""
-    answer = Client(context.obj).get(f"/why/{quote(subject_of(subject), safe='')}", limit=lines)
+    """What happened and why: of a run (4711), an incident (i12) or nodes (n3, n[1-3])."""
+    client, named = Client(context.obj), subject_of(subject)
+    subjects = nodes_of(named) if "[" in named else (named,)
+    answers = [ask(client, one, lines) for one in subjects]
     if as_json:
-        print_json(answer)
+        print_json(answers[0] if len(answers) == 1 else answers)
         return
+    for answer in answers:
+        _tell(answer, noheader)
+
+
+def ask(client: Client, subject: str, lines: int) -> Answer:
+    return client.get(f"/why/{quote(subject, safe='')}", limit=lines)
+
+
+def _tell(answer: Answer, noheader: bool) -> None:
     out = console()
     if not noheader:
         summary = f"  {printable(answer['summary'])}"
