@@ -2,7 +2,9 @@
 
     a rank ended with 93, or it fails for certain again, or
     restarts without progress are used up ──────────────────────────> end, exit code 93
-    enough good nodes hold the allocation (>= min_nodes) ───────────> stop, then start on them
+    enough good nodes hold the allocation (>= min_nodes)
+        ranks there take orders, and may be kept ───────────────────> hold, then start beside them
+        otherwise ──────────────────────────────────────────────────> stop, then start on them
     otherwise ──────────────────────────────────────────────────────> requeue
 
 Good: not lost, not shunned by this run, and with an agent (or one that is being started again).
@@ -10,17 +12,22 @@ Good: not lost, not shunned by this run, and with an agent (or one that is being
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from unicrond.model.decision import Alternative
-from unicrond.model.run import Assignment, HealStep, Run, Slot
+from unicrond.model.run import Assignment, HealStep, Phase, Run, Slot
 
 NO_RESTART = 93  # the exit code that means "do not restart", as in NVIDIA's resiliency extension
+TRY_AGAIN = 75  # and "not my fault: once more in a new process", as of EX_TEMPFAIL
+IN_PLACE = "SEV3 asks for another try in place, which is carried out as SEV2"
+_WITH_RANKS = (Phase.STARTING, Phase.RUNNING, Phase.BROKEN)
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What broke a generation. `moves_off`: this run is to avoid the root's node from now on."""
+    """What broke a generation. `moves_off`: this run is to avoid the root's node from now on.
+    `apart`: why no rank may keep its process, "" if those may that take orders."""
 
     root_node: str
     lost: tuple[str, ...] = ()
@@ -30,6 +37,9 @@ class Trouble:
     final: bool = False  # the program asks not to be restarted
     remedy: str = ""  # what a person has to mend first: a restart alone is lost time
     what: str = ""
+    replaced: frozenset[int] = frozenset()  # ranks that need a new process
+    apart: str = ""
+    in_place: bool = False  # another try is all that it asks for
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +48,7 @@ class Choice:
 
     step: HealStep
     nodes: tuple[str, ...]
+    kept: tuple[Slot, ...]  # of the generation that broke: they go over in their processes
     shunned: tuple[str, ...]
     reason: str
     alternatives: tuple[Alternative, ...]
@@ -51,6 +62,7 @@ def choose(run: Run, trouble: Trouble, restarts_allowed: int) -> Choice:
     """The way on. Sizes in nodes; prices in words until throughput is known."""
     shunned = _shunned(run, trouble)
     nodes = good_nodes(run, trouble, shunned)
+    kept = keepable(run, trouble, nodes)
     before = len(run.assignment.nodes) if run.assignment else len(run.nodes)
     fruitless = run.restarts_without_progress
     if trouble.final or trouble.remedy or fruitless >= restarts_allowed:
@@ -58,15 +70,16 @@ def choose(run: Run, trouble: Trouble, restarts_allowed: int) -> Choice:
         why = _why_it_ends(trouble, fruitless)
         reason = f"{trouble.what}; {why}: ending run {run.run_id} with exit code {NO_RESTART}"
     elif len(nodes) >= run.min_nodes:
-        step = HealStep.STOP
-        reason = _go_on(run, trouble, nodes, before)
+        step = HealStep.HOLD if kept else HealStep.STOP
+        reason = _go_on(run, trouble, nodes, before, kept)
     else:
         step = HealStep.REQUEUE
         reason = (
             f"{trouble.what}; {len(nodes)} good nodes are left and run {run.run_id} needs "
             f"{run.min_nodes}: requeueing it"
         )
-    return Choice(step, nodes, shunned, reason, _weighed(step, nodes, before, run))
+    weighed = _weighed(step, nodes, before, run, len(kept))
+    return Choice(step, nodes, kept, shunned, reason, weighed)
 
 
 def _why_it_ends(trouble: Trouble, fruitless: int) -> str:
@@ -83,19 +96,46 @@ def good_nodes(run: Run, trouble: Trouble, shunned: tuple[str, ...]) -> tuple[st
     return tuple(n for n in run.nodes if n not in bad and n in run.agents)[: run.max_nodes]
 
 
-def assign(run: Run, generation: int, order: str, nodes: tuple[str, ...]) -> Assignment:
-    """A generation of new members, ranks in node order. Member ids repeat as little as orders."""
-    slots = tuple(
-        Slot(
-            rank=i * run.ranks_per_node + k,
-            member=f"{order}.{i * run.ranks_per_node + k}",
-            node=node,
-            local_rank=k,
-        )
-        for i, node in enumerate(nodes)
-        for k in range(run.ranks_per_node)
+def keepable(run: Run, trouble: Trouble, nodes: Collection[str]) -> tuple[Slot, ...]:
+    """Who can go over into a generation on these nodes in the process that it has, as is known."""
+    if run.assignment is None or trouble.apart:
+        return ()
+    gone = {*trouble.lost, *trouble.dead_agents}
+    good = {node for node in nodes if node not in gone and _has_ranks(run, node)}
+    return tuple(
+        slot
+        for slot in run.assignment.slots
+        if slot.node in good
+        and slot.rank in run.agents[slot.node].regrouping
+        and slot.rank not in trouble.replaced
     )
-    return Assignment(generation, order, slots)
+
+
+def _has_ranks(run: Run, node: str) -> bool:
+    """Of the present generation, as far as was heard: after a start of ours it may be long ago."""
+    view, order = run.agents.get(node), run.assignment.order if run.assignment else ""
+    if view is None or view.phase not in _WITH_RANKS:
+        return False
+    return (view.generation, view.order) == (run.generation, order)
+
+
+def assign(
+    run: Run, generation: int, order: str, nodes: Iterable[str], kept: Iterable[Slot] = ()
+) -> Assignment:
+    """A generation, ranks in node order. Whoever is kept holds its place on its node under a new
+    rank; all others are new members, of ids that repeat as little as orders."""
+    members = {(slot.node, slot.local_rank): slot.member for slot in kept}
+    places = [(node, k) for node in nodes for k in range(run.ranks_per_node)]
+    slots = (
+        Slot(rank, members.get((node, k), f"{order}.{rank}"), node, k)
+        for rank, (node, k) in enumerate(places)
+    )
+    return Assignment(generation, order, tuple(slots))
+
+
+def kept_in(assignment: Assignment) -> tuple[Slot, ...]:
+    """Members that an assignment did not make."""
+    return tuple(s for s in assignment.slots if s.member.rpartition(".")[0] != assignment.order)
 
 
 def _shunned(run: Run, trouble: Trouble) -> tuple[str, ...]:
@@ -104,25 +144,41 @@ def _shunned(run: Run, trouble: Trouble) -> tuple[str, ...]:
     return run.shunned
 
 
-def _go_on(run: Run, trouble: Trouble, nodes: tuple[str, ...], before: int) -> str:
+def _go_on(
+    run: Run, trouble: Trouble, nodes: tuple[str, ...], before: int, kept: tuple[Slot, ...]
+) -> str:
+    what = _tier(run, trouble, kept)
     if len(nodes) == before:
-        return f"{trouble.what}; restarting run {run.run_id} on {len(nodes)} nodes"
+        verb = "regrouping" if kept else "restarting"
+        return f"{what}; {verb} run {run.run_id} on {len(nodes)} nodes"
     share = 100 * abs(before - len(nodes)) / before
     verb = "shrinking" if len(nodes) < before else "growing"
     return (
-        f"{trouble.what}; {verb} run {run.run_id} from {before} to {len(nodes)} nodes, "
+        f"{what}; {verb} run {run.run_id} from {before} to {len(nodes)} nodes, "
         f"{share:.0f} % of its ranks"
     )
 
 
+def _tier(run: Run, trouble: Trouble, kept: tuple[Slot, ...]) -> str:
+    """What happened, and why ranks keep their processes or do not."""
+    world = run.assignment.world_size if run.assignment else 0
+    if kept:
+        return f"{trouble.what}; {len(kept)} of {world} ranks keep their processes"
+    if trouble.apart and any(view.regrouping for view in run.agents.values()):
+        return f"{trouble.what}; no rank keeps its process: {trouble.apart}"
+    return f"{trouble.what}; {IN_PLACE}" if trouble.in_place else trouble.what
+
+
 def _weighed(
-    step: HealStep, nodes: tuple[str, ...], before: int, run: Run
+    step: HealStep, nodes: tuple[str, ...], before: int, run: Run, kept: int
 ) -> tuple[Alternative, ...]:
     size = len(nodes)
-    going_on = "restart" if size == before else "shrink" if size < before else "grow"
-    chosen = {HealStep.STOP: going_on, HealStep.REQUEUE: "requeue", HealStep.END: "end"}[step]
+    same = "regroup" if kept else "restart"
+    going_on = same if size == before else "shrink" if size < before else "grow"
+    chosen = {HealStep.REQUEUE: "requeue", HealStep.END: "end"}.get(step, going_on)
+    redone = "the train step that failed" if kept else "work since the last checkpoint"
     prices = {
-        going_on: f"{size} of {before} nodes go on; work since the last checkpoint is redone"
+        going_on: f"{size} of {before} nodes go on; {redone} is redone"
         if size >= run.min_nodes
         else f"not possible: {size} good nodes, at least {run.min_nodes} asked for",
         "requeue": "waits in Slurm's queue, starts from the last checkpoint at full size",

@@ -20,7 +20,8 @@ from typing import Protocol
 
 from unicron.errors import Revoked, Stuck
 
-CONNECT_SECONDS = 10.0  # for all members to arrive, and to connect
+ARRIVE_SECONDS = 120.0  # for all members, of which new ones load their libraries first
+CONNECT_SECONDS = 10.0  # once all are there
 LEAVE_SECONDS = 10.0
 _LOOK_SECONDS = 0.02
 _NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")
@@ -134,7 +135,7 @@ def await_listener(place: Place, over: Callable[[], bool]) -> None:
 
     Connecting to a store that is not there cannot be interrupted inside torch.
     """
-    deadline = time.monotonic() + CONNECT_SECONDS
+    deadline = time.monotonic() + ARRIVE_SECONDS
     address = (place.master_address, place.master_port)
     while time.monotonic() < deadline:
         if over():
@@ -145,7 +146,7 @@ def await_listener(place: Place, over: Callable[[], bool]) -> None:
             time.sleep(_LOOK_SECONDS)
             continue
         return
-    raise TimeoutError(f"no store at {address[0]}:{address[1]} within {CONNECT_SECONDS:g} s")
+    raise TimeoutError(f"no store at {address[0]}:{address[1]} within {ARRIVE_SECONDS:g} s")
 
 
 def within(limit_seconds: float, work: Callable[[], None], what: str) -> None:

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from unicron.collective import (
+    ARRIVE_SECONDS,
     CONNECT_SECONDS,
     LEAVE_SECONDS,
     Place,
@@ -81,7 +82,7 @@ class Gloo:
         """All are there, or nobody begins to connect: gloo tries that for five times as long."""
         if self._store.add("arrived", 1) == place.world_size:
             self._store.set("all", "")
-        self._store.wait(["all"], timedelta(seconds=CONNECT_SECONDS))
+        self._store.wait(["all"], timedelta(seconds=ARRIVE_SECONDS))
 
     def _noted_group(self, *args: Any, **options: Any) -> Any:
         with self._sockets.noted():

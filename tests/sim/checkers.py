@@ -18,10 +18,13 @@ class Checkers:
     def __init__(self) -> None:
         self._generation: dict[int, int] = {}
         self._seen = 0
+        self._places: dict[tuple[int, str], tuple[str, int]] = {}  # of members, by run
+        self._dead: set[tuple[int, str]] = set()
 
     def __call__(self, world: World) -> None:
         self.generations_never_fall(world)
         self.one_generation_of_a_run_has_ranks(world)
+        self.members_live_once_and_stay_where_they_are(world)
         self.no_node_is_in_two_runs(world)
         self.actions_are_sound(world)
 
@@ -35,6 +38,19 @@ class Checkers:
         for job in world.agents.jobs.values():
             alive = {a.generation for a in job.agents.values() if a.alive and a.phase in _RANKS}
             assert len(alive) <= 1, f"run {job.wish.run_id}: ranks of generations {alive} at once"
+
+    def members_live_once_and_stay_where_they_are(self, world: World) -> None:
+        """A process keeps its node and its GPU, and nobody who died comes back under his name."""
+        alive = {
+            (job.wish.run_id, slot.member): (agent.agent, slot.local_rank)
+            for job in world.agents.jobs.values()
+            for agent in job.agents.values()
+            for slot in agent.slots()
+        }
+        assert not alive.keys() & self._dead
+        for member, place in alive.items():
+            assert self._places.setdefault(member, place) == place, member
+        self._dead |= self._places.keys() - alive.keys()
 
     @staticmethod
     def no_node_is_in_two_runs(world: World) -> None:

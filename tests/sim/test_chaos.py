@@ -31,8 +31,9 @@ def chaos(seed: int) -> World:
     for i in range(dice.randint(2, 3)):
         size = dice.randint(1, 3)
         world.submit(
-            size, min_nodes=dice.randint(1, size), steps=100_000, user=f"u{i % 2}", uid=1001 + i % 2
-        )
+            size, min_nodes=dice.randint(1, size), steps=100_000, user=f"u{i % 2}",
+            uid=1001 + i % 2, elastic=dice.random() < 0.6, ranks_per_node=dice.randint(1, 2),
+        )  # fmt: skip
     world.pass_seconds(10)
     for _ in range(dice.randint(1, 8)):
         fault(world, dice)

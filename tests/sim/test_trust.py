@@ -6,8 +6,8 @@ import pytest
 from world import World, running
 
 from detectors.trust import Record
+from transition.membership import IN_PLACE
 from unicrond.core.policy import Policy
-from unicrond.core.trouble import IN_PLACE
 from unicrond.model.cluster import NodeState
 from unicrond.model.decision import ActionKind, Mode
 from unicrond.model.events import ModeSet, ReviewGiven, SignalArrived

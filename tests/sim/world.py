@@ -40,13 +40,14 @@ class World:
     early_return_fails: bool = False
     checks: list[Callable[[World], None]] = field(default_factory=list)
     performed: list[Action] = field(default_factory=list)
+    lost_orders: set[tuple[ActionKind, str]] = field(default_factory=set)  # never arrive there
 
     def __post_init__(self) -> None:
         self.clock = ManualClock()
         self.slurm = SimulatedSlurm(self.clock, early_return_fails=self.early_return_fails)
         self.agents = SimulatedAgents(self._requeue, self._complete)
         self.agents.now = self.clock.at
-        self.wishes: dict[int, tuple[Run, int]] = {}
+        self.wishes: dict[int, tuple[Run, int, bool]] = {}
         self._started: dict[int, int] = {}  # job -> restarts that its agents were started for
         self._next_snapshot = 0.0
         self._events: list[Event] = []
@@ -67,6 +68,8 @@ class World:
         steps: int = 10_000,
         user: str = "alice",
         uid: int = 1001,
+        elastic: bool = False,
+        ranks_per_node: int = 1,
     ) -> int:
         job = self.slurm.submit(nodes, gpus_per_node=1, user=user, uid=uid)
         wish = Run(
@@ -77,12 +80,12 @@ class World:
             weight=1.0,
             min_nodes=min_nodes or nodes,
             max_nodes=nodes,
-            ranks_per_node=1,
+            ranks_per_node=ranks_per_node,
             nodes=(),
             batch_host="",
             restarts=0,
         )
-        self.wishes[job] = (wish, steps)
+        self.wishes[job] = (wish, steps, elastic)
         return job
 
     def cut(self, node: str) -> None:
@@ -152,7 +155,7 @@ class World:
         allocations = self.slurm.snapshot().allocations
         if allocations is None:
             return
-        for job, (wish, steps) in self.wishes.items():
+        for job, (wish, steps, elastic) in self.wishes.items():
             allocation = allocations.get(job)
             if allocation is None or allocation.state is not JobState.RUNNING:
                 self.agents.end_job(job)
@@ -165,7 +168,7 @@ class World:
                     restarts=allocation.restarts,
                     batch_host=allocation.batch_host,
                 )
-                self.agents.start_job(here, steps)
+                self.agents.start_job(here, steps, elastic)
             else:
                 self._kill_taken(job, allocation.nodes)
                 self._end_empty(job, allocation)
@@ -196,7 +199,8 @@ class World:
     def _perform(self, action: Action) -> None:
         self.performed.append(action)
         if action.kind in ORDERS:
-            self.agents.order(action)
+            if (action.kind, action.node) not in self.lost_orders:
+                self.agents.order(action)
             return
         if action.kind is ActionKind.PROBE:
             reached = action.node not in self.agents.cut | self.agents.cut_from_unicrond

@@ -57,14 +57,16 @@ class AllocationOut(BaseModel):
 
 class AgentOut(BaseModel):
     model_config = _example(
-        node="n1", connected=True, last_heard=1.7e9, phase="running", generation=3, iteration=1200
-    )
+        node="n1", connected=True, last_heard=1.7e9, phase="running", generation=3, iteration=1200,
+        regrouping=[0],
+    )  # fmt: skip
     node: str
     connected: bool
     last_heard: float
     phase: str
     generation: int
     iteration: int = Field(description="-1: none reported")
+    regrouping: list[int] = Field(description="ranks that can go over into a new generation")
 
 
 class SlotOut(BaseModel):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from unicrond.core import heal, losses, speed
+from unicrond.core import changeover, heal, losses, speed
 from unicrond.core.cycle import Cycle
 from unicrond.core.suspect import heard_again
 from unicrond.core.trouble import reconsider
@@ -35,9 +35,11 @@ def on_joined(cycle: Cycle, event: AgentJoined) -> None:
         generation=said.generation,
         stopped_generation=said.stopped_generation,
         order=said.assignment.order if said.assignment else "",
+        regrouping=said.regrouping,
     )
     known = run.agents.get(said.node)
-    if known is not None and known.agent not in ("", said.agent) and said.phase is Phase.IDLE:
+    new = known is None or known.agent != said.agent
+    if known is not None and known.agent and new and said.phase is Phase.IDLE:
         # a new agent proves left-overs of its predecessor gone before it speaks
         view = replace(view, stopped_generation=max(run.generation, view.stopped_generation))
     lease = max(run.lease_seconds, said.lease_seconds)
@@ -45,7 +47,7 @@ def on_joined(cycle: Cycle, event: AgentJoined) -> None:
     run = cycle.put(run)
     heard_again(cycle, run, said.node)
     run = _adopt(cycle, run, said.generation, said.assignment)
-    _after_join(cycle, run, view)
+    _after_join(cycle, run, view, new)
     settle(cycle, cycle.state.runs[run.run_id])
 
 
@@ -120,16 +122,13 @@ def leave_start(cycle: Cycle, run: Run) -> Run:
     )
 
 
-def _after_join(cycle: Cycle, run: Run, view: AgentView) -> None:
+def _after_join(cycle: Cycle, run: Run, view: AgentView, new: bool) -> None:
     healing, node = run.healing, view.node
     if healing is not None and node in (*healing.lost, *healing.hidden):
         _back(cycle, run, node)
         return
-    if healing is not None and healing.step is HealStep.STOP:
-        if node in healing.spawning:
-            spawning = tuple(n for n in healing.spawning if n != node)
-            run = cycle.put(replace(run, healing=replace(healing, spawning=spawning)))
-        heal.order_stop(cycle, run, node)
+    if healing is not None and healing.step in (HealStep.HOLD, HealStep.STOP):
+        changeover.joined(cycle, run, healing, node, new)
     elif view.generation < run.generation and view.phase in (Phase.STARTING, Phase.RUNNING):
         _stop_past(cycle, run, view)
     for action, _ in tuple(cycle.state.pending.values()):
@@ -160,12 +159,9 @@ def on_beat(cycle: Cycle, event: AgentBeat) -> None:
     view = run.agents.get(event.node) if run else None
     if run is None or view is None or view.agent != event.agent:
         return
-    changed = (view.phase, view.generation, view.stopped_generation, view.connected) != (
-        event.phase,
-        event.generation,
-        event.stopped_generation,
-        True,
-    )
+    before = view.phase, view.generation, view.stopped_generation, view.regrouping
+    said = event.phase, event.generation, event.stopped_generation, event.regrouping
+    changed = before != said or not view.connected
     run.agents[event.node] = replace(
         view,
         connected=True,
@@ -177,6 +173,7 @@ def on_beat(cycle: Cycle, event: AgentBeat) -> None:
         order=event.assignment.order if event.assignment else view.order,
         iteration=event.iteration,
         peers_heard=event.peers_heard,
+        regrouping=event.regrouping,
     )
     if event.at - view.last_heard > cycle.state.policy.silence_seconds:
         _back(cycle, run, event.node)

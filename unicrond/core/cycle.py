@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from transition.steps import unstarted
 from unicrond.core.state import State
 from unicrond.model.decision import (
     Action,
@@ -16,7 +17,7 @@ from unicrond.model.decision import (
     OutcomeState,
 )
 from unicrond.model.incident import Incident, IncidentState, Proof, Review, Scope, Severity
-from unicrond.model.run import Assignment, Phase, Run
+from unicrond.model.run import Assignment, Run
 from unicrond.ports import Changes, JournalEntry
 
 
@@ -63,15 +64,7 @@ class Cycle:
 
     def all_run(self, run: Run) -> bool:
         """Whether every agent of the generation says that its ranks run, under the same order."""
-        if run.assignment is None:
-            return False
-        views = [run.agents.get(node) for node in run.assignment.nodes]
-        return all(
-            view is not None
-            and (view.generation, view.order) == (run.generation, run.assignment.order)
-            and view.phase in (Phase.RUNNING, Phase.DONE)
-            for view in views
-        )
+        return run.assignment is not None and not unstarted(run)
 
     def put_incident(self, incident: Incident) -> Incident:
         self._incidents[incident.incident_id] = incident
@@ -285,6 +278,8 @@ def describe(action: Action) -> str:
     match action.kind:
         case ActionKind.STOP_RANKS:
             return f"stop ranks{where}"
+        case ActionKind.HOLD_RANKS:
+            return f"hold ranks{where}"
         case ActionKind.START_RANKS:
             return f"start ranks of generation {action.args.get('generation')}{where}"
         case ActionKind.SPAWN_AGENT:

@@ -1,11 +1,13 @@
 """Carries a heal from step to step. One function a step; each looks at the world, never waits.
 
-    begin ──> stop ──> start ──> resolved
-                │         │
-                └─────────┴──> requeue ──> resolved      end ──> closed with the run
+    begin ──> hold ──┐
+      │         v    v
+      ├──────> stop ──> start ──> resolved
+      │         │         │
+      │         └─────────┴──> requeue ──> resolved      end ──> closed with the run
       └──> release ───────────────┘
 
-Deadlines: a stop that is not proved in time, or a start, is answered by a requeue.
+A step that is not complete at its deadline is answered by the next tier (transition/steps.py).
 """
 
 from __future__ import annotations
@@ -13,13 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from transition.membership import NO_RESTART, Choice, Trouble, assign, choose
-from unicrond.core import queued
+from transition.membership import NO_RESTART, Choice, Trouble, choose
+from transition.steps import next_tier
+from unicrond.core import changeover, queued
 from unicrond.core.cycle import Cycle
 from unicrond.core.guards import (
     avoided,
-    last_heard,
-    lease_of,
     restarts_left,
     too_many_hidden,
     unreachable,
@@ -27,15 +28,16 @@ from unicrond.core.guards import (
 from unicrond.model.cluster import JobState
 from unicrond.model.decision import Action, ActionKind, Outcome, OutcomeState
 from unicrond.model.incident import Incident, IncidentState
-from unicrond.model.run import AgentView, Healing, HealStep, Loss, Run, RunState
+from unicrond.model.run import Healing, HealStep, Loss, Run, RunState
 
-ORDERS = frozenset({ActionKind.STOP_RANKS, ActionKind.START_RANKS, ActionKind.SPAWN_AGENT})
+ORDERS = changeover.ORDERS
+_HALTS = (ActionKind.HOLD_RANKS, ActionKind.STOP_RANKS)
 _ACTS = ORDERS | {ActionKind.REQUEUE, ActionKind.END_RUN}
 
 
 def begin(cycle: Cycle, run: Run, incident: Incident, trouble: Trouble) -> None:
     """Chooses the way on and takes the first step of it; only records it where we may not act."""
-    hidden = _hidden(cycle, run, trouble)
+    hidden = changeover.hidden_members(cycle, run, trouble)
     silent = unreachable(cycle.state, run, cycle.now) - set(trouble.dead_agents)
     what = f"{trouble.what}; no order reaches {','.join(hidden)}" if hidden else trouble.what
     trouble = replace(trouble, what=what, avoided=avoided(cycle.state, run) | silent)
@@ -71,128 +73,6 @@ def advance(cycle: Cycle, run: Run) -> None:
     """Takes the next step of a heal if the last one is complete or overdue."""
     if run.healing is not None:
         _NEXT[run.healing.step](cycle, run, run.healing)
-
-
-# stop
-def _begin_stop(cycle: Cycle, run: Run, incident_id: int, trouble: Trouble, choice: Choice) -> None:
-    now, policy, hidden = cycle.now, cycle.state.policy, _hidden(cycle, run, trouble)
-    lease = lease_of(run, policy)
-    spawning = tuple(n for n in trouble.dead_agents if n in choice.nodes)
-    wait = policy.spawn_timeout_seconds if spawning else policy.stop_timeout_seconds
-    healing = Healing(
-        incident_id,
-        HealStep.STOP,
-        now,
-        now + wait + (2 * lease if hidden else lease),
-        nodes=choice.nodes,
-        lost=trouble.lost,
-        hidden=hidden,
-        spawning=spawning,
-        exclude=choice.shunned,
-    )
-    run = cycle.put(replace(run, healing=healing))
-    for node, view in sorted(run.agents.items()):
-        if view.connected and node not in trouble.dead_agents:
-            order_stop(cycle, run, node)
-    helper = next((n for n in choice.nodes if n not in spawning), "")
-    for node in spawning:
-        cycle.act(incident_id, run, ActionKind.PROBE, node)
-        if helper:
-            cycle.act(incident_id, run, ActionKind.SPAWN_AGENT, helper, target=node)
-
-
-def _hidden(cycle: Cycle, run: Run, trouble: Trouble) -> tuple[str, ...]:
-    """Members that go on for all we know, and hear no order of ours."""
-    members = run.assignment.nodes if run.assignment else ()
-    known = {*trouble.lost, *trouble.dead_agents}
-    silent = unreachable(cycle.state, run, cycle.now) - known
-    return tuple(node for node in members if node in silent)
-
-
-def order_stop(cycle: Cycle, run: Run, node: str) -> None:
-    """Orders one agent to stop every rank up to the present generation, and to prove it."""
-    assert run.healing is not None
-    cycle.act(run.healing.incident_id, run, ActionKind.STOP_RANKS, node, generation=run.generation)
-
-
-def _advance_stop(cycle: Cycle, run: Run, healing: Healing) -> None:
-    unproved = [n for n in _to_stop(run, healing) if not _stopped(run.agents.get(n), run)]
-    if not unproved and not healing.proved_at:
-        healing = replace(healing, proved_at=cycle.now)
-        run = cycle.put(replace(run, healing=healing))
-    lost = [n for n in healing.lost if n in run.agents and not _stopped(run.agents[n], run)]
-    heard = [last_heard(run, node) for node in lost]
-    if healing.hidden:  # their peers tell them that they stopped
-        heard.append(healing.proved_at)
-    lease_over = max(heard, default=0.0) + lease_of(run, cycle.state.policy)
-    if not unproved and cycle.now >= lease_over and healing.nodes[0] in healing.ports:
-        _begin_start(cycle, run, healing)
-    elif cycle.now > healing.deadline:
-        _escalate(
-            cycle, run, healing, f"ranks on {','.join(unproved)} were not proved gone in time"
-        )
-
-
-def _to_stop(run: Run, healing: Healing) -> set[str]:
-    connected = {n for n, view in run.agents.items() if view.connected}
-    return (connected | set(healing.nodes)) - {*healing.lost, *healing.hidden}
-
-
-def _stopped(view: AgentView | None, run: Run) -> bool:
-    return view is not None and view.connected and view.stopped_generation >= run.generation
-
-
-# start
-def _begin_start(cycle: Cycle, run: Run, healing: Healing) -> None:
-    now = cycle.now
-    generation = run.generation + 1
-    assignment = assign(run, generation, f"u:{healing.incident_id}.{generation}", healing.nodes)
-    master = healing.nodes[0]
-    cycle.supersede(run, ORDERS, "the ranks are gone")
-    run = cycle.put(
-        replace(
-            cycle.begin_generation(run, generation, assignment),
-            failures=(*(t for t in run.failures if t > now - 3600), now),
-            healing=replace(
-                healing,
-                step=HealStep.START,
-                since=now,
-                spawning=(),
-                lost=(),
-                hidden=(),
-                deadline=now + cycle.state.policy.start_timeout_seconds,
-            ),
-        )
-    )
-    for node in healing.nodes:
-        cycle.act(
-            healing.incident_id,
-            run,
-            ActionKind.START_RANKS,
-            node,
-            assignment=assignment,
-            generation=generation,
-            master_node=master,
-            master_port=healing.ports[master],
-        )
-
-
-def _advance_start(cycle: Cycle, run: Run, healing: Healing) -> None:
-    if cycle.all_run(run):
-        cycle.supersede(run, ORDERS, "every agent reports its ranks running")
-        cycle.put(replace(run, state=RunState.RUNNING, healing=None))
-        cycle.resolve_older(
-            run,
-            f"ranks run again on {len(healing.nodes)} nodes as generation {run.generation}, "
-            f"{cycle.now - _noticed(cycle, healing):.1f} s after it was noticed",
-        )
-    elif cycle.now > healing.deadline:
-        _escalate(cycle, run, healing, f"generation {run.generation} did not start in time")
-
-
-def _noticed(cycle: Cycle, healing: Healing) -> float:
-    incident = cycle.state.incidents.get(healing.incident_id)
-    return incident.first_signal_at if incident else healing.since
 
 
 # requeue
@@ -254,7 +134,7 @@ def _advance_requeue(cycle: Cycle, run: Run, healing: Healing) -> None:
         cycle.resolve_older(
             run,
             f"the requeued job runs as generation {run.generation}, "
-            f"{cycle.now - _noticed(cycle, healing):.1f} s after the fault was noticed",
+            f"{cycle.now - changeover.noticed(cycle, healing):.1f} s after the fault was noticed",
         )
         return
     if run.state is RunState.REQUEUED:
@@ -304,8 +184,10 @@ def on_outcome(cycle: Cycle, run: Run, action: Action, outcome: Outcome) -> None
     if healing is None or outcome.key.incident_id != healing.incident_id:
         return
     done = outcome.state is OutcomeState.DONE
-    if action.kind is ActionKind.STOP_RANKS and done and healing.step is HealStep.STOP:
-        _stop_proved(cycle, run, healing, action, outcome)
+    if action.kind in _HALTS and healing.step in (HealStep.HOLD, HealStep.STOP):
+        changeover.on_halted(cycle, run, healing, action, outcome)
+    elif action.kind is ActionKind.START_RANKS and outcome.state is OutcomeState.REFUSED:
+        _start_refused(cycle, run, healing, action, outcome)
     elif action.kind is ActionKind.PROBE and not outcome.data.get("passed", True):
         _probe_failed(cycle, run, healing, action.node)
     elif action.kind is ActionKind.REQUEUE and not done:
@@ -317,17 +199,16 @@ def on_outcome(cycle: Cycle, run: Run, action: Action, outcome: Outcome) -> None
         )
 
 
-def _stop_proved(
+def _start_refused(
     cycle: Cycle, run: Run, healing: Healing, action: Action, outcome: Outcome
 ) -> None:
-    view = run.agents.get(action.node)
-    if view is not None:
-        stopped = max(view.stopped_generation, int(str(action.args["generation"])))
-        run.agents[action.node] = replace(view, stopped_generation=stopped)
-    port = outcome.data.get("port")
-    if isinstance(port, int):
-        healing = replace(healing, ports={**healing.ports, action.node: port})
-    cycle.put(replace(run, healing=healing))
+    """A rank that was to be kept is gone, say: the next tier needs none."""
+    if healing.step is HealStep.START and healing.holding and _is_present(run, action):
+        _fall(cycle, run, healing, f"{action.node} refused: {outcome.detail}")
+
+
+def _is_present(run: Run, action: Action) -> bool:
+    return action.key.generation == run.generation
 
 
 def _probe_failed(cycle: Cycle, run: Run, healing: Healing, node: str) -> None:
@@ -340,6 +221,8 @@ def _probe_failed(cycle: Cycle, run: Run, healing: Healing, node: str) -> None:
         lost=(*healing.lost, node),
         dead_agents=tuple(n for n in healing.spawning if n != node),
         what=f"{node} does not answer: neither its agent nor its slurmd",
+        replaced=frozenset(healing.replaced),
+        apart=changeover.why_apart(healing),
     )
     begin(cycle, run, incident, trouble)
 
@@ -356,14 +239,30 @@ def lay_down(cycle: Cycle, run: Run, why: str) -> None:
     cycle.note("note", f"the heal is laid down: {why}", run, incident=incident.incident_id)
 
 
-def _escalate(cycle: Cycle, run: Run, healing: Healing, what: str) -> None:
+def _advance_halt(cycle: Cycle, run: Run, healing: Healing) -> None:
+    if what := changeover.advance_halt(cycle, run, healing):
+        _fall(cycle, run, healing, what)
+
+
+def _advance_start(cycle: Cycle, run: Run, healing: Healing) -> None:
+    if what := changeover.advance_start(cycle, run, healing):
+        _fall(cycle, run, healing, what)
+
+
+def _fall(cycle: Cycle, run: Run, healing: Healing, what: str) -> None:
+    """This step came to nothing, or its time is over: the next tier, within the budget."""
     incident = cycle.state.incidents[healing.incident_id]
-    cycle.note("note", what, run, incident=incident.incident_id)
     cycle.supersede(run, ORDERS, what)
     if not restarts_left(run, cycle.now, cycle.state.policy):
+        cycle.note("note", what, run, incident=incident.incident_id)
         call_person(cycle, run, incident, "over the budget of restarts an hour for this run")
-        return
-    _requeue(cycle, run, incident.incident_id, (*healing.exclude, *healing.lost))
+    elif next_tier(healing) is HealStep.STOP:
+        reason = f"{what}; no rank keeps its process: restarting run {run.run_id}"
+        cycle.decide(incident, run, "restart", reason)
+        changeover.stop_all(cycle, run, healing)
+    else:
+        cycle.note("note", what, run, incident=incident.incident_id)
+        _requeue(cycle, run, incident.incident_id, (*healing.exclude, *healing.lost))
 
 
 def call_person(cycle: Cycle, run: Run, incident: Incident, why: str) -> None:
@@ -387,12 +286,14 @@ def _with_losses(cycle: Cycle, run: Run, incident: Incident, trouble: Trouble) -
 
 
 _FIRST: dict[HealStep, Callable[[Cycle, Run, int, Trouble, Choice], None]] = {
-    HealStep.STOP: _begin_stop,
+    HealStep.HOLD: changeover.begin,
+    HealStep.STOP: changeover.begin,
     HealStep.REQUEUE: _begin_requeue,
     HealStep.END: _begin_end,
 }
 _NEXT: dict[HealStep, Callable[[Cycle, Run, Healing], None]] = {
-    HealStep.STOP: _advance_stop,
+    HealStep.HOLD: _advance_halt,
+    HealStep.STOP: _advance_halt,
     HealStep.RELEASE: _advance_release,
     HealStep.START: _advance_start,
     HealStep.REQUEUE: _advance_requeue,

@@ -22,6 +22,7 @@ class Policy:
     many_lost_fraction: float = 0.5  # of a run's nodes, lost at once and missed by its survivors
     terminated_grace_seconds: float = 10.0  # for the others, when Slurm ends a job
     # steps of a heal
+    regroup_timeout_seconds: float = 10.0  # for survivors to wait, and then to take new places
     stop_timeout_seconds: float = 15.0
     start_timeout_seconds: float = 60.0
     spawn_timeout_seconds: float = 30.0

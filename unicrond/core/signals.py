@@ -8,7 +8,7 @@ from detectors.exits import classify_exit
 from detectors.hang import Evidence, find
 from detectors.remedies import remedy
 from detectors.verdict import Kind, Verdict
-from transition.membership import NO_RESTART
+from transition.membership import NO_RESTART, TRY_AGAIN
 from unicrond.core import hardware, printed, speed
 from unicrond.core.cycle import Cycle
 from unicrond.core.trouble import Fault, report
@@ -95,6 +95,7 @@ def _report(
             noticed_at=signal.at,
             rule=rule,
             fact=True,
+            apart="a rank could not be started" if program else "",
             program=program,
             own=program,
         ),
@@ -114,7 +115,9 @@ def _on_exit(cycle: Cycle, run: Run, signal: Signal) -> None:
     kind, evidence = str(verdict.kind), last_words or signal.text
     if verdict.kind == Kind.EXITED:
         kind, evidence = _explained(cycle, run, signal, evidence)
+    again = code == TRY_AGAIN and number is None
     what = f"rank {rank} on {node} ended {how} ({kind})"
+    what = f"{what}: it asks for another try" if again else what
     if not own:
         rank, node, what = _culprit(run, rank, node, what)
     report(
@@ -122,22 +125,28 @@ def _on_exit(cycle: Cycle, run: Run, signal: Signal) -> None:
         run,
         Fault(
             kind=kind,
-            severity=_severity(verdict),
+            severity=Severity.SEV3 if again else _severity(verdict),
             scope=Scope.RANK,
             node=node,
             rank=rank,
+            replaces=_reporter(signal),
             what=what,
             noticed_at=signal.at,
             rule=verdict.rule,
             fact=True,
             own=own,
             victim=not own and rank == signal.rank,
-            remedy=remedy(verdict),
-            program=True,
+            remedy="" if again else remedy(verdict),
+            program=not again,
             final=code == NO_RESTART,
             evidence=evidence,
         ),
     )
+
+
+def _reporter(signal: Signal) -> tuple[int, ...]:
+    """It ended, or is about to: whoever is to blame, it needs a new process."""
+    return () if signal.rank is None else (signal.rank,)
 
 
 def _explained(cycle: Cycle, run: Run, signal: Signal, evidence: str) -> tuple[str, str]:
@@ -166,6 +175,7 @@ def _on_exception(cycle: Cycle, run: Run, signal: Signal) -> None:
             scope=Scope.RANK,
             node=node,
             rank=rank,
+            replaces=_reporter(signal),
             what=what,
             noticed_at=signal.at,
             # what an exit code alone says is not known yet: the rank has not ended
@@ -239,6 +249,8 @@ def _on_slow(cycle: Cycle, run: Run, signal: Signal) -> None:
             scope=Scope.RANK if rank is not None else Scope.RUN,
             node=node,
             rank=rank,
+            replaces=() if finding.rank is None else (finding.rank,),
+            apart="nobody knows which rank hangs" if finding.rank is None else "",
             what=what,
             noticed_at=signal.at,
             rule=finding.rule,

@@ -206,6 +206,7 @@ def _start_failed(cycle: Cycle, action: Action, outcome: Outcome) -> None:
             f"{action.node} could not start its ranks: {outcome.detail}",
             outcome.at,
             "agent.start",
+            apart="a rank could not be started",
             fact=True,
             program=True,
         ),

@@ -66,7 +66,9 @@ def take_up(cycle: Cycle, run: Run, incident: Incident) -> None:
     if missing or _idle(run):
         dead = tuple(n for n in missing if run.agents[n].closed_at)
         lost = tuple(n for n in missing if n not in dead)
-        trouble = Trouble(incident.root_node, lost, dead, what=incident.summary)
+        culprit = frozenset() if incident.root_rank is None else frozenset({incident.root_rank})
+        what = incident.summary
+        trouble = Trouble(incident.root_node, lost, dead, what=what, replaced=culprit)
         heal.begin(cycle, run, incident, trouble)
     elif not incident.decided_at:
         why = "its agents are heard again, and it runs"

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from transition.membership import Trouble
-from unicrond.core import heal, losses, record
+from transition.steps import BEFORE_START
+from unicrond.core import changeover, heal, losses, record
 from unicrond.core.cycle import Cycle
 from unicrond.core.guards import shunned_by_others
 from unicrond.model.cluster import NodeState
@@ -17,7 +18,6 @@ from unicrond.model.incident import Incident, IncidentState, Proof, Scope, Sever
 from unicrond.model.run import HealStep, Run
 
 VICTIM_SECONDS = 2.0  # after a victim's word, in which a culprit's counts as its cause
-IN_PLACE = "SEV3 asks for another try in place, which is carried out as SEV2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,8 @@ class Fault:
     noticed_at: float
     rule: str  # that made it of the signal
     rank: int | None = None
+    replaces: tuple[int, ...] = ()  # ranks that need a new process
+    apart: str = ""  # why all of them do
     fact: bool = False  # it has happened: a restart is needed, however far the rule is believed
     own: bool = True
     victim: bool = False  # it lost a peer, and nobody knows yet which
@@ -61,6 +63,7 @@ def report(cycle: Cycle, run: Run, fault: Fault) -> None:
         incident = _merge(cycle, incident, run, fault)
         undone = _was_only_observed(cycle, run, incident) or _changes_the_way(run, fault)
         if observed or not undone:
+            _replace_too(cycle, cycle.state.runs[run.run_id], fault)
             return
     else:
         incident = open_incident(cycle, run, fault, proved=fault.fact and not told.asks_more)
@@ -106,7 +109,7 @@ def open_incident(cycle: Cycle, run: Run | None, fault: Fault, *, proved: bool =
 def reconsider(cycle: Cycle, run: Run, what: str, returned: str = "") -> None:
     """Decides again for a heal whose circumstances changed before the next generation began."""
     healing = run.healing
-    if healing is None or healing.step not in (HealStep.STOP, HealStep.RELEASE):
+    if healing is None or healing.step not in BEFORE_START:
         return
     incident = cycle.state.incidents[healing.incident_id]
     trouble = Trouble(
@@ -114,6 +117,8 @@ def reconsider(cycle: Cycle, run: Run, what: str, returned: str = "") -> None:
         lost=tuple(n for n in healing.lost if n != returned),
         dead_agents=tuple(n for n in healing.spawning if n != returned),
         what=what,
+        replaced=frozenset(healing.replaced),
+        apart=changeover.why_apart(healing),
     )
     heal.begin(cycle, run, incident, trouble)
 
@@ -141,11 +146,19 @@ def _changes_the_way(run: Run, fault: Fault) -> bool:
     if fault.final:
         return True
     known = {*healing.lost, *healing.spawning}
-    if healing.step in (HealStep.STOP, HealStep.RELEASE):
+    if healing.step in BEFORE_START:
         return not known.issuperset((*fault.lost, *fault.dead_agents)) or bool(
             set(fault.lost) & set(healing.spawning)
         )
     return True
+
+
+def _replace_too(cycle: Cycle, run: Run, fault: Fault) -> None:
+    """One more rank that cannot be kept."""
+    healing = run.healing
+    if healing is not None and healing.step is HealStep.HOLD and fault.replaces:
+        ranks = tuple(sorted({*healing.replaced, *fault.replaces}))
+        cycle.put(replace(run, healing=replace(healing, replaced=ranks)))
 
 
 def _merge(cycle: Cycle, incident: Incident, run: Run, fault: Fault) -> Incident:
@@ -218,8 +231,21 @@ def _trouble(cycle: Cycle, run: Run, fault: Fault, progressed: bool) -> Trouble:
         final=fault.final,
         # one that came further fails the same after a restart, or it does not: then it is known
         remedy=fault.remedy if fault.own and not progressed else "",
-        what=f"{fault.what}; {IN_PLACE}" if fault.severity is Severity.SEV3 else fault.what,
+        what=fault.what,
+        replaced=frozenset((*(healing.replaced if healing else ()), *fault.replaces)),
+        apart=fault.apart
+        or changeover.why_apart(healing)
+        or _failed_in_vain(run, fault, progressed),
+        in_place=fault.severity is Severity.SEV3,
     )
+
+
+def _failed_in_vain(run: Run, fault: Fault, progressed: bool) -> str:
+    """A new process is the next tier for what fails again before it came any further."""
+    again = run.last_root == fault.node and fault.own
+    if progressed or run.restarts_without_progress < (1 if again else 2):
+        return ""
+    return "it failed again without progress"
 
 
 def _closed(run: Run) -> list[str]:

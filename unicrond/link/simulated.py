@@ -24,11 +24,15 @@ from unicrond.model.events import (
     SignalArrived,
 )
 from unicrond.model.incident import Signal, SignalKind
-from unicrond.model.run import Assignment, Phase, Run
+from unicrond.model.run import Assignment, Phase, Run, Slot
 
 LEASE_SECONDS = 5.0
 UNATTENDED_SECONDS = 60.0
+READY_SECONDS = 2.0  # from a rank's start to its word that it takes orders
+UNHELD_SECONDS = 30.0
 STOP_SECONDS, START_SECONDS, SPAWN_SECONDS, DIAL_SECONDS = 0.2, 0.3, 1.0, 0.3
+HOLD_SECONDS = 0.05
+NEVER = float("inf")
 MASTER_PORT = 29500
 
 
@@ -47,7 +51,21 @@ class Agent:
     outcomes: dict[ActionKey, Outcome] = field(default_factory=dict)
     spool: list[Event] = field(default_factory=list)
     heard_by_peers: float = 0.0
-    left: dict[int, float] = field(default_factory=dict)  # generation -> when it was stopped
+    left: dict[int, float] = field(default_factory=dict)  # generation -> when it was over here
+    living: dict[str, float] = field(default_factory=dict)  # member -> from when it takes orders
+    waits_until: float = 0.0  # of those that live on in a generation that broke
+
+    def slots(self) -> list[Slot]:
+        """Of the members that live."""
+        held = self.assignment.slots if self.assignment else ()
+        return [slot for slot in held if slot.member in self.living]
+
+    def regrouping(self, now: float) -> tuple[int, ...]:
+        return tuple(slot.rank for slot in self.slots() if self.living[slot.member] <= now)
+
+    def end_ranks(self) -> None:
+        self.living.clear()
+        self.stopped_generation = max(self.stopped_generation, self.generation)
 
 
 @dataclass(slots=True)
@@ -56,6 +74,7 @@ class Job:
 
     wish: Run
     steps: int  # train steps, one a second, until every rank ends with 0
+    elastic: bool = False  # its ranks can go over into a new generation
     agents: dict[str, Agent] = field(default_factory=dict)
     step: int = 0
     broken_since: float | None = None
@@ -83,6 +102,7 @@ class SimulatedAgents:
         self._requeue, self._complete = requeue, complete
         self._later: list[tuple[float, int, Callable[[], None]]] = []
         self._events: list[Event] = []
+        self._told_last: list[SignalArrived] = []
         self._ids = itertools.count(1)
         self._next_beat = 0.0
 
@@ -101,9 +121,9 @@ class SimulatedAgents:
         return True
 
     # what happens in the world
-    def start_job(self, wish: Run, steps: int) -> None:
+    def start_job(self, wish: Run, steps: int, elastic: bool = False) -> None:
         """Slurm started the run's job: agents come up, and the leader begins a generation."""
-        job = Job(wish, steps)
+        job = Job(wish, steps, elastic)
         self.jobs[wish.run_id] = job
         for node in wish.nodes:
             job.agents[node] = self._new_agent(job, node)
@@ -117,11 +137,29 @@ class SimulatedAgents:
         for agent in job.agents.values() if job else ():
             self._drop(job, agent, terminated=True)
 
-    def kill_rank(self, run_id: int, node: str, text: str = "", signal: int | None = 9) -> None:
+    def kill_rank(
+        self,
+        run_id: int,
+        node: str,
+        text: str = "",
+        signal: int | None = 9,
+        code: int | None = None,
+    ) -> None:
+        """The first that lives there. Who takes orders waits, the others die with it."""
         job, agent = self.jobs[run_id], self.jobs[run_id].agents[node]
-        if agent.phase is Phase.RUNNING:
-            data: dict[str, object] = {"exit_code": None, "signal": signal, "stderr": text}
-            self._break(job, agent, SignalKind.RANK_EXITED, text, data)
+        slots = agent.slots()
+        if agent.phase not in (Phase.STARTING, Phase.RUNNING, Phase.BROKEN) or not slots:
+            return
+        del agent.living[slots[0].member]
+        self._spare(agent, UNHELD_SECONDS)
+        data: dict[str, object] = {"exit_code": code, "signal": signal, "stderr": text}
+        self._break(job, agent, SignalKind.RANK_EXITED, text, data, slots[0].rank)
+
+    def _spare(self, agent: Agent, seconds: float) -> None:
+        waiting = {m: ready for m, ready in agent.living.items() if ready <= self.now}
+        agent.living, agent.waits_until = waiting, self.now + seconds
+        if not waiting:
+            agent.end_ranks()
 
     def kill_agent(self, run_id: int, node: str) -> None:
         job = self.jobs[run_id]
@@ -135,7 +173,14 @@ class SimulatedAgents:
         self.cut.discard(node)
 
     def unicrond_stops(self) -> None:
+        """What it was told last, and may not have stored, is told again."""
         self.unicrond_up = False
+        for event in self._told_last:
+            job = self.jobs.get(event.signal.run_id or 0)
+            agent = job.agents.get(event.signal.node) if job else None
+            if agent is not None and agent.alive:
+                agent.spool.append(event)
+        self._told_last.clear()
         self._events.clear()
         for job in self.jobs.values():
             for agent in job.agents.values():
@@ -157,6 +202,7 @@ class SimulatedAgents:
             for job in tuple(self.jobs.values()):
                 self._second(job)
         events, self._events = self._events, []
+        self._told_last = [event for event in events if isinstance(event, SignalArrived)]
         return events
 
     def _second(self, job: Job) -> None:
@@ -164,6 +210,9 @@ class SimulatedAgents:
             if agent.alive and agent.node not in self.cut:
                 agent.heard_by_peers = self.now
         self._keep_leases(job)
+        for agent in job.agents.values():
+            if agent.phase is Phase.BROKEN and agent.living and agent.waits_until < self.now:
+                agent.end_ranks()
         self._train(job)
         for agent in job.agents.values():
             if agent.alive and not agent.linked:
@@ -194,7 +243,8 @@ class SimulatedAgents:
     def _keep_leases(self, job: Job) -> None:
         lease = self.lease_seconds
         for agent in job.agents.values():
-            if agent.phase is not Phase.RUNNING or self._linked(agent):
+            waits = agent.phase is Phase.BROKEN and agent.living
+            if not (agent.phase is Phase.RUNNING or waits) or self._linked(agent):
                 continue
             nodes = agent.assignment.nodes if agent.assignment else ()
             heard = all(
@@ -205,6 +255,7 @@ class SimulatedAgents:
             )
             alone = agent.node in self.cut and agent.heard_by_peers <= self.now - lease
             if alone or not heard:
+                agent.end_ranks()
                 self._break(job, agent, SignalKind.LEASE_EXPIRED, "", {})
 
     def _dead_man(self, job: Job) -> None:
@@ -229,6 +280,12 @@ class SimulatedAgents:
             case ActionKind.STOP_RANKS:
                 generation = int(str(args["generation"]))
                 self._after(STOP_SECONDS, lambda: self._stop(agent, generation, action.key))
+            case ActionKind.HOLD_RANKS:
+                seconds = float(str(args["seconds"]))
+                generation = int(str(args["generation"]))
+                self._after(
+                    HOLD_SECONDS, lambda: self._hold(job, agent, generation, seconds, action.key)
+                )
             case ActionKind.START_RANKS:
                 assert action.assignment is not None
                 self._start(job, agent, action.assignment, action.key)
@@ -243,33 +300,67 @@ class SimulatedAgents:
             return
         if agent.generation <= generation:
             agent.phase = Phase.IDLE
+            agent.living.clear()
         agent.stopped_generation = max(agent.stopped_generation, generation)
         agent.left.setdefault(generation, self.now)
         if key is not None:
             self._outcome(agent, key, OutcomeState.DONE, {"port": MASTER_PORT})
 
+    def _hold(
+        self, job: Job, agent: Agent, generation: int, seconds: float, key: ActionKey
+    ) -> None:
+        if not agent.alive:
+            return
+        if agent.generation != generation or not agent.regrouping(self.now):
+            self._outcome(agent, key, OutcomeState.REFUSED)
+            return
+        agent.phase = Phase.BROKEN
+        self._spare(agent, seconds)
+        agent.left.setdefault(generation, self.now)
+        self._beat_now(job, agent)
+        self._outcome(agent, key, OutcomeState.DONE, {"port": MASTER_PORT})
+
     def _start(self, job: Job, agent: Agent, assignment: Assignment, key: ActionKey | None) -> None:
         held = agent.assignment.order if agent.assignment else ""
-        if assignment.generation < agent.generation or (
-            assignment.generation == agent.generation and assignment.order != held
-        ):
+        if assignment.generation == agent.generation and assignment.order == held:
+            if key is not None:
+                self._outcome(agent, key, OutcomeState.DONE)
+            return
+        over = max(agent.generation, agent.stopped_generation)
+        living = self._living_in(job, agent, assignment)
+        if assignment.generation <= over or living is None:
             if key is not None:
                 self._outcome(agent, key, OutcomeState.REFUSED)
             return
+        agent.living = living
         agent.phase, agent.generation, agent.assignment = (
             Phase.STARTING,
             assignment.generation,
             assignment,
         )
         self._after(START_SECONDS, lambda: self._started(job, agent, assignment))
+        self._beat_now(job, agent)
         if key is not None:
             self._outcome(agent, key, OutcomeState.DONE)
+
+    def _living_in(self, job: Job, agent: Agent, assignment: Assignment) -> dict[str, float] | None:
+        """Kept and new members of this node; None when one cannot be kept."""
+        ready = self.now + START_SECONDS + READY_SECONDS if job.elastic else NEVER
+        living = {}
+        for slot in (slot for slot in assignment.slots if slot.node == agent.node):
+            since = agent.living.get(slot.member)
+            if since is None and slot.member.rpartition(".")[0] == assignment.order:
+                living[slot.member] = ready
+            elif since is None or since > self.now:
+                return None
+            else:
+                living[slot.member] = since
+        return living
 
     def _started(self, job: Job, agent: Agent, assignment: Assignment) -> None:
         if agent.alive and agent.assignment is assignment and agent.phase is Phase.STARTING:
             agent.phase = Phase.RUNNING
-            if self._linked(agent):
-                self._events.append(self._beat(job, agent))
+            self._beat_now(job, agent)
             if all(a.phase is Phase.RUNNING for a in self._members(job)):
                 job.broken_since = None
 
@@ -304,12 +395,17 @@ class SimulatedAgents:
             self._start(job, job.agents[node], assignment, None)
 
     def _break(
-        self, job: Job, agent: Agent, kind: SignalKind, text: str, data: dict[str, object]
+        self,
+        job: Job,
+        agent: Agent,
+        kind: SignalKind,
+        text: str,
+        data: dict[str, object],
+        rank: int | None = None,
     ) -> None:
         agent.phase = Phase.BROKEN
+        agent.left.setdefault(agent.generation, self.now)
         self._note_broken(job)
-        slots = agent.assignment.slots if agent.assignment else ()
-        rank = next((slot.rank for slot in slots if slot.node == agent.node), None)
         self._tell(
             agent,
             SignalArrived(
@@ -325,8 +421,7 @@ class SimulatedAgents:
                 )
             ),
         )
-        if self._linked(agent):
-            self._events.append(self._beat(job, agent))
+        self._beat_now(job, agent)
 
     def _note_broken(self, job: Job) -> None:
         if job.broken_since is None:
@@ -363,6 +458,7 @@ class SimulatedAgents:
                     agent.stopped_generation,
                     agent.assignment,
                     self.lease_seconds,
+                    regrouping=agent.regrouping(self.now),
                 ),
             )
         )
@@ -374,6 +470,7 @@ class SimulatedAgents:
             who = job.wish.run_id, agent.node, agent.agent
             self._events.append(AgentLeft(self.now, *who, terminated, 143 if terminated else 0))
         agent.alive = agent.linked = False
+        agent.living.clear()
 
     def _tell(self, agent: Agent, event: Event) -> None:
         if self._linked(agent):
@@ -394,6 +491,10 @@ class SimulatedAgents:
     def _tell_outcome(self, agent: Agent, outcome: Outcome) -> None:
         self._tell(agent, OutcomeArrived(outcome, agent.run_id, agent.node))
 
+    def _beat_now(self, job: Job, agent: Agent) -> None:
+        if self._linked(agent):
+            self._events.append(self._beat(job, agent))
+
     def _beat(self, job: Job, agent: Agent) -> AgentBeat:
         heard = {
             a.node: a.heard_by_peers
@@ -411,6 +512,7 @@ class SimulatedAgents:
             job.step if agent.phase is Phase.RUNNING else -1,
             peers_heard=heard,
             assignment=agent.assignment,
+            regrouping=agent.regrouping(self.now),
         )
 
     def _new_agent(self, job: Job, node: str) -> Agent:
