@@ -80,7 +80,12 @@ def _of_server(url: URL, statement_seconds: float, *, read_only: bool = False) -
     ours = arguments(statement_seconds, read_only)
     # what the URL says itself is meant
     own = {name: value for name, value in ours.items() if name not in url.query}
-    return _create(url, connect_args=own, pool_pre_ping=True)
+    engine = _create(url, connect_args=own, pool_pre_ping=True)
+    if engine.driver == "psycopg":
+        from db import postgresql  # needs the driver
+
+        postgresql.limit(engine, statement_seconds + 1)
+    return engine
 
 
 def _of_postgresql(statement_seconds: float, read_only: bool) -> dict[str, object]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import select
 import socket
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import Engine, event, inspect, text
+from sqlalchemy import Engine, event, inspect, make_url, text
 
 from db import engine as engines
 from db import migrate, schema
@@ -204,6 +206,63 @@ def test_a_server_that_never_answers_is_unavailable(
         with pytest.raises(StoreUnavailable):
             open_store(url)
         assert time.monotonic() - began < 6
+
+
+class Passage:
+    """A TCP port that leads to a server's socket, until it is blocked."""
+
+    def __init__(self, server: str) -> None:
+        query = make_url(server).query
+        folder, socket_file = query.get("host"), query.get("unix_socket")
+        self._server = str(socket_file or f"{folder}/.s.PGSQL.5432")
+        self.blocked = False
+        self._threads: list[threading.Thread] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, far = self._listener.accept()[0], socket.socket(socket.AF_UNIX)
+                far.connect(self._server)
+                self._threads.append(threading.Thread(target=self._carry, args=(near, far)))
+                self._threads[-1].start()
+
+    def _carry(self, near: socket.socket, far: socket.socket) -> None:
+        with near, far, suppress(OSError):
+            while True:
+                ready = [] if self.blocked else select.select([near, far], [], [], 0.02)[0]
+                for source in ready:
+                    data = source.recv(65536)
+                    if not data:
+                        return
+                    (far if source is near else near).sendall(data)
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for thread in self._threads:
+            thread.join(10)
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_server_that_falls_silent_is_unavailable_until_it_speaks_again(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "STATEMENT_TIMEOUT_SECONDS", 0.5)
+    through = make_url(emptied(server, tmp_path)).set(query={})
+    with closing(Passage(server)) as passage:
+        url = through.set(host="127.0.0.1", port=passage.port, username=through.username or "root")
+        with closing(open_store(url.render_as_string(hide_password=False))) as store:
+            passage.blocked = True
+            began = time.monotonic()
+            with pytest.raises(StoreUnavailable):
+                store.save(Changes(mode=Mode.OBSERVE))
+            assert time.monotonic() - began < 6
+            passage.blocked = False
+            store.save(Changes(mode=Mode.ACTIVE))
+            assert store.load().mode is Mode.ACTIVE
 
 
 @pytest.mark.parametrize("server", SERVERS)
