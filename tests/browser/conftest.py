@@ -26,6 +26,7 @@ READY_SECONDS = 30.0
 @dataclass
 class Served:
     url: str
+    database: str
     process: subprocess.Popen[bytes]
 
 
@@ -65,20 +66,21 @@ def browser() -> Iterator[Browser]:
 def served(folder: Path, size: Size) -> Iterator[Served]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
+    database = f"sqlite:///{folder}/unicron.db"
     config = folder / "unicron.toml"
     config.write_text(
-        f'cluster = "alpha"\ndatabase_url = "sqlite:///{folder}/unicron.db"\n'
+        f'cluster = "alpha"\ndatabase_url = "{database}"\n'
         f'api_listen = "{address}"\napi_socket = "{folder}/api.sock"\n'
         f'control_socket = "{folder}/control.sock"\n'
     )
-    fill(f"sqlite:///{folder}/unicron.db", size, time.time())
+    fill(database, size, time.time())
     command = [sys.executable, "-m", "unicrond.api", "--config", str(config)]
     with subprocess.Popen(command, cwd=ROOT) as process:
         deadline = time.monotonic() + READY_SECONDS
         while not (folder / "api.sock").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         try:
-            yield Served(f"http://{address}", process)
+            yield Served(f"http://{address}", database, process)
         finally:
             process.kill()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from db.knowledge import Knowledge, Planned
 from db.store import open_store
@@ -145,6 +145,7 @@ def _incident(number: int, size: Size, runs: list[Run], now: float) -> Incident:
         run.generation, node, None if lost else 3, state,
         f"{node} is silent" if lost else f"rank 3 on {node} ended with signal 11", 2,
         first_signal_at=opened - 0.4, decided_at=opened + 0.1,
+        cause_text=f"[{node}] Caught signal 11 (Segmentation fault: address not mapped)",
         closed_at=0.0 if live else opened + 21, rule="silence.lost" if lost else "exit.signal",
     )  # fmt: skip
 
@@ -204,3 +205,9 @@ def _plan(runs: list[Run], now: float) -> Planned:
               "waf": 4.1e16, "runs": shares, "alternatives": ways}  # fmt: skip
     parts = {"today": answer, "unlimited": answer, "assumed": [], "questions": {}, "foreseen": ""}
     return Planned(now - 40, "SEV1", json.dumps(parts))
+
+
+def end_a_run(url: str) -> None:
+    with closing(open_store(url)) as store:
+        run = next(run for run in store.load().runs if run.state is RunState.RUNNING)
+        store.save(Changes(runs=(replace(run, state=RunState.COMPLETED),)))

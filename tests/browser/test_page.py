@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from conftest import Served, Sight
-from filled import HOSTILE, LARGE, SMALL
+from filled import HOSTILE, LARGE, SMALL, end_a_run
 from playwright.sync_api import Page, expect
 
 pytestmark = pytest.mark.browser
@@ -87,6 +87,7 @@ def test_an_incident_tells_what_was_seen_decided_and_done(small: Served, see: Se
     page.locator("#incidents tr", has_text="i6").click()
     story = page.locator("#story")
     expect(story.locator("h2")).to_have_text("incident 6")
+    expect(story.locator("pre")).to_contain_text("address not mapped")
     for kind in ("signal", "decision", "action", "outcome"):
         expect(story.locator(f".timeline li.{kind}")).to_have_count(1)
     expect(story.locator(".alternatives tr")).to_have_count(3)
@@ -98,6 +99,13 @@ def test_decisions_stand_with_what_else_was_weighed_and_its_price(small: Served,
     expect(page.locator("#decisions article")).to_have_count(SMALL.incidents)
     expect(page.locator("#plan")).to_contain_text("WAF 41.0 PFLOP/s")
     expect(page.locator("#plan")).to_contain_text("no spare node")
+
+
+def test_what_changes_is_seen_without_asking_again(mortal: Served, see: See) -> None:
+    page = see(mortal).open()
+    assert figures(page)["runs"] == str(SMALL.runs)
+    end_a_run(mortal.database)
+    expect(page.locator(".figure b").first).to_have_text(str(SMALL.runs - 1), timeout=4_000)
 
 
 def test_the_theme_is_chosen_and_remembered(small: Served, see: See) -> None:

@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { h, howLong, si, when } from "./dom.js";
 
-const SHOWN = 15;
+const SHOWN = 24;
 
 export function alternatives(options) {
   const rows = options.map(({ name, chosen, price }) =>
@@ -18,38 +18,34 @@ export function alternatives(options) {
   return h("table", { class: "alternatives" }, h("tbody", {}, rows));
 }
 
-// Decisions stand in the stories of their incidents.
-export async function newest() {
-  const { items } = await get("/incidents", { limit: SHOWN });
-  const stories = await Promise.all(items.map((one) => get(`/incidents/${one.incident_id}`)));
-  return stories
-    .flatMap((story) => story.timeline.filter((line) => line.decision).map((line) => ({ story, line })))
-    .sort((a, b) => b.line.at - a.line.at);
-}
+export const newest = async () => (await get("/decisions", { limit: SHOWN })).items;
 
 export function cards(decisions, open) {
   if (!decisions.length) return h("p", { class: "empty" }, "Nothing was decided yet.");
-  return h("div", { class: "cards" }, decisions.map(({ story, line }) => card(story, line, open)));
+  return h("div", { class: "cards" }, decisions.map((decision) => card(decision, open)));
 }
 
-function card(story, { at, decision, run_id }, open) {
-  const key = `i${story.incident_id}`;
+function card({ at, incident_id, run_id, choice, reason, acts, alternatives: options }, open) {
+  const subjects = [incident_id && `i${incident_id}`, run_id && String(run_id)].filter(Boolean);
   return h(
     "article",
-    { class: decision.acts ? "card" : "card observed" },
+    { class: acts ? "card" : "card observed" },
     h(
       "header",
       {},
-      h("button", { type: "button", class: "link", "data-key": key, onclick: () => open(key) }, key),
-      ` ${story.kind}${run_id === null ? "" : `, run ${run_id}`}`,
+      subjects.length ? subjects.map((key) => link(key, open)) : "a plan",
       h("time", {}, when(at)),
     ),
-    h("h3", {}, decision.choice),
-    h("p", {}, decision.reason),
-    !decision.acts && h("p", { class: "empty" }, "Decided and recorded only: not carried out."),
-    decision.alternatives.length > 0 && alternatives(decision.alternatives),
+    h("h3", {}, choice),
+    h("p", {}, reason),
+    !acts && h("p", { class: "empty" }, "Decided and recorded only: not carried out."),
+    options.length > 0 && alternatives(options),
   );
 }
+
+const link = (key, open) =>
+  h("button", { type: "button", class: "link", "data-key": key, onclick: () => open(key) },
+    key.startsWith("i") ? key : `run ${key}`);
 
 export function planCard(plan) {
   if (!plan) return h("p", { class: "empty" }, "No plan yet: one is made when a run starts or a node fails.");

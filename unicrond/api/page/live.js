@@ -1,14 +1,16 @@
-// What the API says now, asked again and again: what changes fast often, what is large seldom.
+// What the API says now: asked when its events tell of a change, and now and then in any case.
 
 import { all, get, maybe } from "./api.js";
 
-const FAST_MS = 2_000;
-const SLOW_EVERY = 5; // of the fast ones
+const WATCHED_MS = 10_000; // while events come
+const ALONE_MS = 2_000; // while none do
+const BETWEEN_MS = 1_000; // two looks
+const SLOW_MS = 5_000; // between two looks at what is large
 
 export class Live {
   constructor(changed) {
     this.changed = changed;
-    this.turn = 0;
+    this.slow = -Infinity;
     this.state = {
       health: null, runs: [], incidents: [], nodes: [], allocations: [], plan: null,
       loaded: false, trouble: "",
@@ -16,20 +18,37 @@ export class Live {
   }
 
   start() {
-    document.addEventListener("visibilitychange", () => document.hidden || this.look());
-    this.look();
+    document.addEventListener("visibilitychange", () => this.wake());
+    this.wake();
+  }
+
+  // A page that nobody sees asks nothing.
+  wake() {
+    this.events?.close();
+    clearTimeout(this.timer);
+    if (document.hidden) return;
+    this.events = new EventSource("v1/events");
+    this.events.addEventListener("changed", () => this.soon(BETWEEN_MS));
+    this.soon(0);
+  }
+
+  soon(milliseconds) {
+    const due = performance.now() + milliseconds;
+    if (this.busy || (this.timer && this.due <= due)) return;
+    clearTimeout(this.timer);
+    this.due = due;
+    this.timer = setTimeout(() => this.look(), milliseconds);
   }
 
   async look() {
-    clearTimeout(this.timer);
-    if (!document.hidden && !this.busy) {
-      this.busy = true;
-      await this.ask();
-      this.busy = false;
-      this.changed(this.state);
-    }
-    clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.look(), FAST_MS);
+    this.timer = null;
+    this.busy = true;
+    await this.ask();
+    this.busy = false;
+    if (document.hidden) return;
+    this.changed(this.state);
+    const watched = this.events.readyState === EventSource.OPEN && !this.state.trouble;
+    this.soon(watched ? WATCHED_MS : ALONE_MS);
   }
 
   async ask() {
@@ -39,15 +58,16 @@ export class Live {
         all("/runs", { live: true }),
         all("/incidents", { open: true }),
       ];
-      const slow = this.turn % SLOW_EVERY === 0;
+      const slow = performance.now() - this.slow > SLOW_MS;
       if (slow) asked.push(all("/nodes"), all("/allocations"), maybe(get("/plan")));
       const [health, runs, incidents, ...rest] = await Promise.all(asked);
       Object.assign(this.state, { health, runs, incidents, loaded: true, trouble: "" });
-      if (slow) [this.state.nodes, this.state.allocations, this.state.plan] = rest;
-      this.turn += 1;
+      if (!slow) return;
+      [this.state.nodes, this.state.allocations, this.state.plan] = rest;
+      this.slow = performance.now();
     } catch (error) {
       this.state.trouble = error.message;
-      this.turn = 0;
+      this.slow = -Infinity;
     }
   }
 }

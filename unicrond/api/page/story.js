@@ -1,6 +1,6 @@
 // The story of a run, an incident or a node, in a panel beside what else is seen.
 
-import { get } from "./api.js";
+import { get, maybe } from "./api.js";
 import { alternatives } from "./decisions.js";
 import { clock, day, h, howLong, number, s, when } from "./dom.js";
 import { badge, size } from "./tables.js";
@@ -115,12 +115,30 @@ async function aboutIncident(name) {
     ["Signals", one.count],
     one.rule && ["Rule", one.rule + (one.review ? `: ${one.review.proof}` : "")],
   ];
-  return [list(facts), one.actions.length > 0 && actions(one.actions)];
+  return [
+    list(facts),
+    one.evidence && h("details", { open: true }, h("summary", {}, "Evidence"), h("pre", {}, one.evidence)),
+    one.actions.length > 0 && actions(one.actions),
+  ];
 }
 
-async function aboutNode() {
-  return null;
+async function aboutNode(name) {
+  const node = await maybe(get(`/nodes/${encodeURIComponent(name)}`));
+  if (!node) return null;
+  return list([
+    ["State", `${inWords(node)}${node.reason_user ? `, by ${node.reason_user}` : ""}`],
+    ["GPUs", [node.gpus, node.gpu_type].filter(Boolean).join(" ") || "none"],
+    node.switch && ["Switch", node.switch],
+    ["Partitions", node.partitions.join(", ")],
+    node.run_ids.length > 0 && ["Runs", links(node.run_ids.map(String))],
+    node.incidents.length > 0 && ["Incidents", links(node.incidents.map((one) => `i${one.incident_id}`))],
+    ["Since", when(node.changed_at)],
+  ]);
 }
+
+const inWords = ({ state, raw_state }) => `${state} (${raw_state})`;
+
+const links = (subjects) => subjects.flatMap((one) => [h("a", { href: `#why/${one}` }, one), " "]);
 
 const list = (facts) =>
   h("dl", { class: "facts" }, facts.filter(Boolean).map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
