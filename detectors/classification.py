@@ -22,6 +22,7 @@ from detectors import (
     gpu,
     health,
     host,
+    mpi,
     nccl,
     network,
     program,
@@ -54,7 +55,7 @@ LINE_HEAD, LINE_TAIL = 900, 300  # and of a long line: patterns cost its square
 Finder = Callable[[Text], Iterator[Finding]]
 RULES = (
     *gpu.RULES, *dcgm.RULES, *host.RULES, *network.RULES, *storage.RULES, *cuda.RULES, *cuda.NODE_RULES,
-    *nccl.RULES, *collective.RULES, *program.RULES, *exits.RULES, *slurm.RULES, *training.RULES,
+    *nccl.RULES, *mpi.RULES, *collective.RULES, *program.RULES, *exits.RULES, *slurm.RULES, *training.RULES,
     *foreign.RULES,
 )  # fmt: skip
 FINDERS: tuple[Finder, ...] = (

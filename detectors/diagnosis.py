@@ -46,6 +46,7 @@ SILENT_NODE, SILENT_RANK = 75, 50
 STORAGE = 61  # the server's fault perhaps, and yet why this rank holds the others up
 ELSEWHERE = 48
 FLAPPED = 66
+STUCK = 55  # its own watchdog says that it stands still
 ABSENT = 45  # the one rank that nobody heard of
 OPEN_SYMPTOM = 40  # an error that may as well be another's fault
 
@@ -101,6 +102,8 @@ class Seen:
 
 def diagnose(reports: Sequence[Report]) -> Diagnosis:
     seen = [_read(report) for report in reports]
+    if (planned := _planned(seen)) is not None:
+        return planned
     suspects = [*_own(seen), *_named(seen), *_progress(seen), *_elsewhere(seen), *_silent(seen),
                 *_idle(seen)]  # fmt: skip
     if not any(one.verdict.is_failure for one in suspects):
@@ -109,6 +112,16 @@ def diagnose(reports: Sequence[Report]) -> Diagnosis:
         return common
     ranked = sorted(suspects, key=_order)
     return _conclude(ranked, seen)
+
+
+def _planned(seen: list[Seen]) -> Diagnosis | None:
+    """An end that Slurm planned explains all that is printed with it, if nothing broke by itself."""
+    broken = any(one.verdict.is_failure and one.found.tier >= Tier.PROCESS for one in seen if one.found)
+    for one in seen:
+        if one.verdict.kind in (Kind.TIME_LIMIT, Kind.PREEMPTION) and not broken:
+            words = f"node {one.report.node} prints {one.verdict.evidence!r}"
+            return Diagnosis(None, one.report.node or None, one.verdict.kind, NONE, 0.8, words)
+    return None
 
 
 def _read(report: Report) -> Seen:
@@ -146,6 +159,8 @@ def _own_weight(found: Finding) -> int:
         return min(weight, OWN[Tier.VICTIM])
     if verdict.kind in (Kind.USER_BUG, Kind.CONFIGURATION):
         return max(weight, PROGRAM)
+    if verdict.kind is Kind.HANG and verdict.blame is Blame.SELF:
+        return max(weight, STUCK)
     if found.tier is Tier.SYMPTOM and verdict.blame is Blame.UNKNOWN:
         return OPEN_SYMPTOM
     return weight
@@ -269,11 +284,13 @@ def _silent(seen: list[Seen]) -> list[Suspect]:
     if not any(one.waits or one.verdict.is_failure for one in seen):
         return []
     quiet = [one for one in seen if not one.report.text.strip()]
+    cut_off = all(one.found is None or one.verdict.kind in (Kind.LOST, Kind.REFUSED) for one in seen)
+    node_kind = Kind.LOST if cut_off else Kind.HANG
     suspects = [
         Suspect(one.report.rank, one.report.node,
                 SILENT_NODE if one.report.rank is None else SILENT_RANK, None,
-                Verdict(Kind.HANG, SEV1 if one.report.rank is None else SEV2, Blame.SELF, False,
-                        "diagnosis.silent", ""), "is silent while others wait")
+                Verdict(*((node_kind, SEV1) if one.report.rank is None else (Kind.HANG, SEV2)),
+                        Blame.SELF, False, "diagnosis.silent", ""), "is silent while others wait")
         for one in quiet
     ]  # fmt: skip
     return suspects or _absent(seen)
@@ -346,12 +363,12 @@ def _conclude(ranked: list[Suspect], seen: list[Seen]) -> Diagnosis:
 
 
 def _rank_on(node: str, seen: list[Seen]) -> int | None:
-    """A node's fault hits the rank there that fails of itself, if it is just one."""
+    """A node's fault hits the rank there that fails of itself or is silent, if it is just one."""
     ranks = {
         one.report.rank
         for one in seen
         if node and one.report.node == node and one.report.rank is not None
-        and one.found is not None and one.verdict.is_failure and not one.waits
+        and (not one.report.text.strip() or (one.verdict.is_failure and not one.waits))
     }  # fmt: skip
     return next(iter(ranks)) if len(ranks) == 1 else None
 

@@ -51,7 +51,12 @@ RULES = (
          r"lower than configured|count mismatch|\d gpus found, \d+ expected|"
          r"gres/gpu[^\n]*count (changed|too low)|gres\.conf file /dev/(nvidia|dri)", tier=HARD),
     Rule("gpu.no_config", Kind.GPU_LOST, SEV1, ("(rev ff)",), r"nvidia[^\n]*\(rev ff\)", tier=HARD),
-    Rule("gpu.mismatch", Kind.DRIVER_MISMATCH, SEV1, MISMATCH, tier=HARD),
+    Rule("gpu.mismatch", Kind.DRIVER_MISMATCH, SEV1, MISMATCH, tier=Tier.DECISIVE),
+    Rule("gpu.unhealthy", Kind.GPU_DRIVER, SEV1,
+         ("device marked unhealthy", "device as unhealthy", "unavailable for nvidia.com/gpu",
+          "nvidia-container-cli: "),
+         r"marked unhealthy|device as unhealthy|unavailable for nvidia\.com|"
+         r"nvidia-container-cli: [^\n]*(error|failed|unknown)", tier=Tier.PROCESS),
     Rule("gpu.driver", Kind.GPU_DRIVER, SEV1,
          ("rminitadapter failed", "rm_init_adapter failed", "kgsprpc", "gsp rpc",
           "rpc from gsp", "gsp task", "gsp-rm", "gsp heartbeat", "gsp firmware",

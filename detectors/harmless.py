@@ -31,7 +31,7 @@ HARMLESS = re.compile(
             r"setting omp_num_threads|overloaded, please further tune",
             r"fatal: (?:not a git repository|detected dubious)|no cuda runtime is found, using|"
             r"this is not a failure|for benchmark choice|pmix error: not-found|running check:|"
-            r"cannot change locale|cannot modify limit|"
+            r"\(ignored\)$|\binsufficient nvidia\.com/gpu|cannot change locale|cannot modify limit|"
             r"(?:terminal|stty|standard input|tty)[^\n]*inappropriate ioctl|libibverbs: warning|"
             r"failed to load image python ext|"
             r"unable to resolve hostname to a \(local\)|pmix[^\n]*gds|leaked semaphore|"

@@ -23,6 +23,7 @@ MISSING = tuple(
         rf"waiting for ranks?:? {NUMBERS}",
         rf"not received (?:from|by) ranks? {NUMBERS}",
         rf"(?:affected|straggler|slow) ranks?:? {NUMBERS}",
+        rf"stragglers? (?:detected|found)\b[: ]*ranks? {NUMBERS}",
     )
 )
 DIED = tuple(
@@ -31,6 +32,7 @@ DIED = tuple(
         r"root cause \(first observed failure\):[^=]{0,300}?rank +: (\d+)",
         r"srun: error: \S+: tasks? (\d+): (?:segmentation|aborted|killed|bus|out of memory)",
         r"(?:unhealthy|stopped sending heartbeats)[^\n]*task:(\d+)",
+        r"task:(\d+) (?:is )?(?:unhealthy|heartbeat timeout|has been set to error)",
         r"rank (\d+) (?:has )?(?:died|crashed|exited|was killed|terminated|failed|is dead)",
         r"worker rank (\d+) (?:has )?(?:died|failed|exited)",
         r"exception on rank (\d+)",

@@ -23,18 +23,16 @@ RULES = (
           "incompatible version", "does not match the version torch was compiled with",
           "only supports ampere", "does not appear to have a file", "ninja is required",
           "mismatches the version that was used", "version incompatibility", "was not found",
-          "there are not enough slots", "unable to reliably start",
           "error while loading shared libraries",
           "oci runtime", "could not select device driver", "container creation failed",
-          "please install"),
+          "please install", "was not built with"),
          "modulenotfounderror|no module named|cannot open shared object|undefined symbol|"
          "version .?glibc(xx)?_|importerror: |command not found|dll load failed|versionconflict|"
          "incompatible version|version torch was compiled with|only supports ampere|"
          "does not appear to have a file|ninja is required|mismatches the version that was|"
-         r"version incompatibility|distributionnotfound|unable to reliably start|"
-         r"not enough slots|"
+         r"version incompatibility|distributionnotfound|"
          r"error while loading shared|oci runtime \w+ failed|could not select device driver|"
-         r"container creation failed|binary was not found|error: [^\n]*please install",
+         r"container creation failed|binary was not found|error: [^\n]*please install|was not built with",
          recurs=True),
     Rule("config.file", Kind.CONFIGURATION, SEV2,
          ("filenotfounderror", "no such file or directory", "notadirectoryerror",
@@ -160,7 +158,7 @@ RULES = (
          unless="potential root causes|possible (root )?causes"),
     Rule("program.aborted", Kind.EXITED, SEV2,
          ("aborted", "core dumped", "sigabrt", "hangup", "systemexit", "terminated", "已放弃"),
-         r"\baborted\b|已放弃|core dumped|sigabrt|(?m:^hangup$)|systemexit: [1-9]|"
+         r"\baborted\b(?! before step)|已放弃|core dumped|sigabrt|(?m:^hangup$)|systemexit: [1-9]|"
          r"(?m:^terminated$)|"
          r"line \d+: +\d+ terminated", tier=Tier.HINT),
     Rule("program.uncaught", Kind.EXITED, SEV2, ("terminate called",), tier=Tier.SUMMARY),

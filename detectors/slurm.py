@@ -70,6 +70,7 @@ RULES = (
     Rule("kubernetes.evicted", Kind.STORAGE, SEV2,
          ("low on resource: ephemeral", "low on resource: disk",
           "ephemeral local storage usage exceeds"), tier=HARD, recurs=True),
+    Rule("kubernetes.mount", Kind.STORAGE, SEV2, ("mountvolume.setup failed", "failedmount"), tier=HARD),
     Rule("kubernetes.memory", Kind.HOST_OOM, SEV2,
          ("low on resource: memory", "due to memory pressure"), tier=HARD),
     Rule("kubernetes.node", Kind.LOST, SEV1,

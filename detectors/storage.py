@@ -66,7 +66,7 @@ RULES = (
           "file write failed", "unexpected pos", "pytorchfilewriter", "failed writing file",
           "write error",
           "short write"), tier=Tier.HARDWARE,
-         unless=r"connect to |nvme\d|dev sd"),
+         unless=r"connect to |nvme\d|dev sd|\bucx\b|mlx5dv"),
     Rule("fs.mount", Kind.STORAGE, SEV1,
          ("check_fs_mount", "mount.", "not mounted", "mount(2)", "mounting", "df command"),
          r"check_fs_mount|mount[^\n]*(failed|timed out|not mounted)|not mounted",

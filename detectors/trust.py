@@ -65,7 +65,7 @@ BARS: Mapping[str, Bar] = {
     # wrong, so it takes more to lose it. A fault may spare training: progress refutes nothing.
     **dict.fromkeys(
         ("xid", "sxid", "gpu", "dcgm", "nvlink", "fabric", "pcie", "memory", "kernel", "oom", "host", "dma",
-         "port", "link", "ib", "nvml", "infiniband", "cgroup", "edac", "sensor",
+         "verbs", "port", "link", "ib", "nvml", "infiniband", "cgroup", "edac", "sensor",
          "rocm"),
         DEVICE,
     ),

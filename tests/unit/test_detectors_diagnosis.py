@@ -198,3 +198,34 @@ def test_the_order_of_reports_changes_nothing_where_clocks_tell_them_apart(
         Report(rank, f"n{rank}", one.text, float(rank * 10)) for rank, one in enumerate(reports)
     ]
     assert diagnose(apart).root_rank == diagnose(apart[::-1]).root_rank
+
+
+def test_a_rank_that_fell_silent_is_whose_death_the_launcher_of_its_node_counts() -> None:
+    counted = "E0614 10:00:01 torch/x/api.py:833] failed (exitcode: -9) local_rank: 5 (pid: 14)"
+    root = diagnose(
+        [Report(None, "n1", counted, 1.0), Report(8, "n2", CLOSED, 1.1), Report(5, "n1", "")]
+    )
+    assert (root.root_rank, root.kind) == (5, Kind.HOST_OOM)
+
+
+def test_a_node_of_which_peers_lost_their_connections_is_lost_and_else_it_hangs() -> None:
+    quiet = Report(None, "n3", "")
+    cut = diagnose([Report(0, "n1", CLOSED), Report(1, "n2", CLOSED), quiet])
+    waits = diagnose([Report(0, "n1", timed_out(7)), Report(1, "n2", timed_out(7)), quiet])
+    assert (cut.root_node, cut.kind) == ("n3", Kind.LOST)
+    assert (waits.root_node, waits.kind) == ("n3", Kind.HANG)
+
+
+def test_an_end_that_slurm_planned_explains_what_ranks_print_with_it() -> None:
+    ended = "slurmstepd: error: *** JOB 5 ON n1 CANCELLED AT 2024-01-01T00:00:00 DUE TO PREEMPTION"
+    died = "torch.distributed.elastic.multiprocessing.api.SignalException: Process 4 got signal: 15"
+    reports = [Report(None, "n1", ended + " ***", 1.0), Report(0, "n1", died, 1.2)]
+    assert diagnose(reports).severity is Severity.NONE
+    assert diagnose([*reports, Report(3, "n2", EXCEPTION, 0.5)]).root_rank == 3
+
+
+def test_the_rank_whose_own_watchdog_stands_still_holds_up_those_that_time_out() -> None:
+    stuck = "[rank1]:[E ProcessGroupNCCL.cpp:1484] [PG ID 0 Rank 1] ProcessGroupNCCL's watchdog got"
+    stuck += " stuck for 480 seconds without making progress in monitoring enqueued collectives."
+    reports = [Report(0, "n1", timed_out(9), 600), Report(2, "n1", timed_out(9), 600)]
+    assert diagnose([*reports, Report(1, "n1", stuck, 480)]).root_rank == 1

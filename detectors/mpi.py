@@ -1,0 +1,37 @@
+"""MPI, its launchers, UCX and the verbs below them, beside what they share with others. Pure.
+
+May touch: this package's nouns and rules.
+"""
+
+from __future__ import annotations
+
+from detectors.rules import PEER, SEV1, SEV2, SEV3, UNKNOWN, Rule
+from detectors.verdict import Kind, Tier
+
+HARD, PROCESS, SYMPTOM, VICTIM = Tier.HARDWARE, Tier.PROCESS, Tier.SYMPTOM, Tier.VICTIM
+
+# fmt: off
+RULES = (
+    Rule("mpi.daemon", Kind.LOST, SEV1,
+         ("lost communication with a remote daemon", "daemon has unexpectedly failed"), blame=PEER,
+         tier=HARD),
+    Rule("mpi.start", Kind.CONFIGURATION, SEV2,
+         ("mpi_init failed", "pmix_init failed", "opal_init failed", "orte_init failed",
+          "requested component was not found", "pmi support and therefore cannot",
+          "unable to find the specified executable", "unable to reliably start",
+          "not enough slots"), recurs=True),
+    Rule("mpi.connect", Kind.NETWORK, SEV3,
+         ("failed to tcp connect to a peer", "unable to complete a tcp connection",
+          "retry count between two mpi processes", "pmix error: unreachable",
+          "orte error: unreachable"), blame=UNKNOWN, tier=SYMPTOM),
+    Rule("mpi.shared", Kind.SHM, SEV2, ("during shared memory initialization",), tier=HARD),
+    # As verbs name the end of a piece of work: whose buffers were at fault.
+    Rule("verbs.local", Kind.DMA, SEV1,
+         ("local protection error", "local access violation", "local length error",
+          "local qp operation error", "ibv_wc_loc_prot_err"), tier=HARD, unless="async event"),
+    Rule("verbs.remote", Kind.DMA, SEV1,
+         ("remote access error", "remote invalid request", "remote operation error",
+          "ibv_wc_rem_access_err", "ibv_wc_rem_inv_req_err", "ibv_wc_rem_op_err"), blame=PEER,
+         tier=HARD, unless="got completion"),
+)
+# fmt: on
