@@ -7,6 +7,7 @@ old are not in it: for those the store is asked (lists.py).
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 import time
@@ -29,7 +30,7 @@ log = logging.getLogger(__name__)
 REFRESH_SECONDS = 0.5
 WHOLE_SECONDS = 60.0  # between two looks at everything, for what was deleted or forgotten
 STALE_SECONDS = 10.0  # a picture older than this is not shown for the present
-ITEMS_AT_ONCE = 25  # then a breath, in which requests are answered
+ITEMS_AT_ONCE = 5  # then a breath, in which requests are answered
 BREATH_SECONDS = 0.0005
 
 T = TypeVar("T")
@@ -169,6 +170,7 @@ class Viewer:
     def start(self) -> None:
         """From now on a thread keeps the view new; without it `current` looks by itself."""
         self.look()
+        gc.freeze()  # else each full collection goes through all of it, and everybody waits
         self._thread = threading.Thread(target=self._keep, name="view", daemon=True)
         self._thread.start()
 
