@@ -1,0 +1,123 @@
+"""A run that regroups, on a real Slurm: survivors keep their processes and their train step.
+
+With -s each test prints when training was back: on a shared machine these are upper bounds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+from stage import NODES, Stage, Training
+
+from lab import processes
+
+pytestmark = pytest.mark.slurm
+
+EXAMPLE = (
+    "env GLOO_SOCKET_IFNAME=eth0 python /opt/unicron/examples/train_unicron.py --steps=100000"
+    " --step-seconds=0.1 --checkpoint-every=100000 --batch=12 --layers=1 --dim=32 --sequence=32"
+    " --log=losses.jsonl --log-all-ranks"
+)
+Line = dict[str, Any]
+
+
+def lines(training: Training) -> list[Line]:
+    path = training.folder / "losses.jsonl"
+    found = path.read_text().splitlines() if path.exists() else []
+    return [json.loads(line) for line in found if line.startswith("{") and line.endswith("}")]
+
+
+def of(training: Training, generation: int) -> list[Line]:
+    return [line for line in lines(training) if line["generation"] == generation]
+
+
+def members(stage: Stage) -> dict[str, tuple[str, int]]:
+    """Node and process of each rank, by member."""
+    found = {}
+    for node in NODES:
+        for process in stage.inside(node) if processes.node_inits(stage.name).get(node) else []:
+            member = stage.environment(process).get("UNICRON_MEMBER")
+            if member and os.getpgid(process.pid) == process.pid:
+                found[member] = (node, process.pid)
+    return found
+
+
+def regrouping(stage: Stage, *wishes: str, **options: Any) -> Training:
+    """Under way, and unicrond knows that every rank takes orders."""
+    training = stage.submit(EXAMPLE, *wishes, **options)
+    training.until("train steps", lambda: len(lines(training)) > 30, within_seconds=120)
+    ranks = {line["rank"] for line in lines(training)}
+
+    def known() -> bool:
+        agents = training.run().get("agents", [])
+        return {rank for agent in agents for rank in agent["regrouping"]} == ranks
+
+    training.until("unicrond knows that all ranks regroup", known)
+    return training
+
+
+def back(training: Training, world: int, at: float, what: str) -> None:
+    """Training goes on in generation 2 with so many ranks, and no train step was lost."""
+    training.until(
+        f"{what}: generation 2 trains on",
+        lambda: {line["rank"] for line in of(training, 2)} == set(range(world)),
+        within_seconds=120,
+    )
+    old, new = of(training, 1), of(training, 2)
+    first, last = min(line["step"] for line in new), max(line["step"] for line in old)
+    assert last <= first <= last + 1, "nothing complete is lost, nothing is left out"
+    assert {line["world_size"] for line in new} == {world}
+    seconds = min(line["time"] for line in new) - at
+    print(f"\n{what}: a train step after {seconds:.2f} s, {last + 1 - first} of one done twice")
+
+
+def killed(training: Training, rank: int) -> float:
+    return training.stage.lab.fault("kill-rank", job=str(training.job), rank=rank).wall_seconds
+
+
+def test_survivors_of_a_killed_rank_keep_their_processes_and_train_on_from_memory(
+    stage: Stage,
+) -> None:
+    training = regrouping(stage, ranks_per_node=2)
+    before = members(stage)
+    assert len(before) == 6
+    back(training, 6, killed(training, 3), "SIGKILL of one of six ranks, replaced")
+    after = members(stage)
+    kept = {name: place for name, place in after.items() if name in before}
+    assert len(after) == 6 and len(kept) == 5
+    assert kept == {name: before[name] for name in kept}, "the same processes"
+    assert training.heals()["severity"] == "SEV2"
+    assert training.kinds() == {"hold_ranks", "start_ranks"}
+    assert "5 of 6 ranks keep their processes; regrouping" in training.story()
+    assert stage.reasons() == {}
+
+
+def test_survivors_of_a_lost_node_keep_their_processes_and_train_on_without_it(
+    stage: Stage,
+) -> None:
+    training = regrouping(stage, "--min-nodes=2", ranks_per_node=1)
+    before = members(stage)
+    lost = training.nodes()[1]
+    off = stage.lab.fault("power-off", node=lost).wall_seconds
+    back(training, 2, off, "power-off of one of three nodes")
+    after = members(stage)
+    assert after == {name: place for name, place in before.items() if place[0] != lost}
+    training.until("Slurm's node is drained", lambda: "DRAIN" in stage.node_states()[lost])
+    assert training.heals()["severity"] == "SEV1"
+    assert "2 of 3 ranks keep their processes; shrinking" in training.story()
+
+
+def test_a_dead_agent_is_replaced_while_the_other_ranks_wait_for_it(stage: Stage) -> None:
+    training = regrouping(stage, ranks_per_node=1)
+    before = members(stage)
+    lost = training.nodes()[2]
+    hit = stage.lab.fault("kill-agent", node=lost, job=str(training.job))
+    back(training, 3, hit.wall_seconds, "SIGKILL of an agent")
+    after = members(stage)
+    assert {name for name in before if name in after} == {
+        name for name, (node, _) in before.items() if node != lost
+    }
+    training.heals()
