@@ -38,9 +38,10 @@ from unicrond.link.tasks import end_all
 from unicrond.loop import Loop, SystemClock
 from unicrond.model.cluster import JobState
 from unicrond.model.decision import Action, ActionKey, ActionKind, Outcome, OutcomeState
-from unicrond.model.events import Event, OutcomeArrived
+from unicrond.model.events import Event, OutcomeArrived, PolicySet
 from unicrond.notify import notify
 from unicrond.planning.client import Planning, worker_command
+from unicrond.reload import difference
 from unicrond.slurm.cli import CommandLineSlurm
 from unicrond.slurm.probe import probe
 from unicrond.slurm.watcher import SlurmWatcher, silence_allowed, watch_command
@@ -82,6 +83,7 @@ class Daemon:
         self._origins = Origins()
         self._in_flight: set[ActionKey] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._readers: list[asyncio.Task[None]] = []  # with processes that read the configuration
         self._heartbeat_due = 0.0
         self._history = Forgetting(store.forget, settings.history_days, time.monotonic())
 
@@ -89,15 +91,12 @@ class Daemon:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
         await self._link.start()
         await self._control.start()
-        for part in (
-            self._watcher.run(),
-            keep_api(self._config),
-            self._planning.run(),
-            self._loop.run(self._after_turn),
-        ):
-            self._start(part)
+        self._start(self._watcher.run())
+        self._start_readers()
+        self._start(self._loop.run(self._after_turn))
         notify(f"READY=1\nSTATUS=mode {self._core.state.mode}")
         log.info(
             "started version=%s mode=%s runs=%d incidents=%d",
@@ -183,10 +182,32 @@ class Daemon:
         )
 
     # beside the loop
-    def _start(self, part: Coroutine[Any, Any, None]) -> None:
+    def _start(self, part: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(part)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
+
+    def _start_readers(self) -> None:
+        self._readers = [self._start(keep_api(self._config)), self._start(self._planning.run())]
+
+    def _reload(self) -> None:
+        """On SIGHUP. A configuration that is wrong changes nothing."""
+        try:
+            new = load_settings(self._config)
+        except BadInput as error:
+            log.error("configuration kept as it was: %s", error)
+            return
+        found = difference(self.settings, new)
+        log.info("configuration read anew: %s", found)
+        self.settings = new
+        logging.getLogger().setLevel(new.log_level.upper())
+        if found.policy:
+            self._emit(PolicySet(self._clock.now(), found.policy))
+        if found.starts_processes:
+            for task in self._readers:
+                task.cancel()
+            self._start_readers()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

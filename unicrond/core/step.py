@@ -22,6 +22,7 @@ from unicrond.model.events import (
     Event,
     ModeSet,
     OutcomeArrived,
+    PolicySet,
     ReviewGiven,
     ShareSet,
     SignalArrived,
@@ -128,6 +129,8 @@ def _take(cycle: Cycle, event: Event) -> None:
             record.on_review(cycle, event)
         case ShareSet():
             _on_share(cycle, event)
+        case PolicySet():
+            _on_policy(cycle, event)
         case Tick():
             cycle.state.lag_seconds = event.lag_seconds
 
@@ -230,6 +233,12 @@ def _on_mode(cycle: Cycle, event: ModeSet) -> None:
     if event.mode is Mode.ACTIVE:
         for incident in tuple(cycle.state.incidents.values()):
             _take_up(cycle, incident)
+
+
+def _on_policy(cycle: Cycle, event: PolicySet) -> None:
+    cycle.state.policy = replace(cycle.state.policy, **event.numbers)
+    told = ", ".join(f"{name} = {value:g}" for name, value in event.numbers.items())
+    cycle.note("note", f"the configuration was read anew: {told}")
 
 
 def _on_share(cycle: Cycle, event: ShareSet) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from unicrond.model.cluster import Snapshot
 from unicrond.model.decision import Mode, Outcome
@@ -123,6 +125,14 @@ class ShareSet:
 
 
 @dataclass(frozen=True, slots=True)
+class PolicySet:
+    """The configuration was read anew: numbers of the policy by name, those that changed."""
+
+    at: float
+    numbers: Mapping[str, Any]  # as their fields have them: int or float
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Nothing happened but time. `lag_seconds`: by how much the loop itself was late."""
 
@@ -140,5 +150,6 @@ Event = (
     | ModeSet
     | ReviewGiven
     | ShareSet
+    | PolicySet
     | Tick
 )
