@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -153,6 +153,22 @@ def keys() -> dict[Key, Any]:
     top = {(n,): f.default for n, f in Settings.model_fields.items() if n != "policy"}
     fields = PolicySettings.model_fields.items()
     return top | {("policy", name): field.default for name, field in fields}
+
+
+def read_flags(given: Iterable[str]) -> dict[str, object]:
+    """`--set KEY=VALUE` of a command line, by key."""
+    flags: dict[str, object] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise BadInput(f"--set {text}: write KEY=VALUE, such as policy.drains_per_hour=2")
+        flags[key.strip()] = value
+    return flags
+
+
+def as_environment(flags: Mapping[str, object]) -> dict[str, str]:
+    """For processes that are started: what was set for this one holds for them."""
+    return {PREFIX + NESTED.join(k.split(".")).upper(): str(v) for k, v in flags.items()}
 
 
 def _files(path: Path | None) -> Iterator[Found]:

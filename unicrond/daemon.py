@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import signal
 import sys
 import time
@@ -24,7 +25,7 @@ from db.store import SqlStore, open_store
 from unicrond import __version__
 from unicrond.api.control import ControlServer
 from unicrond.api.heartbeat import HEARTBEAT_KEY, Heartbeat
-from unicrond.config import Settings, load_settings
+from unicrond.config import Settings, as_environment, load_settings, read_flags
 from unicrond.core.state import from_saved
 from unicrond.core.step import Core
 from unicrond.engine import Engine
@@ -259,13 +260,25 @@ async def keep_api(config: Path | None) -> None:
         await asyncio.sleep(API_RESTART_SECONDS)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="unicrond", description=__doc__.split("\n")[0])
-    parser.add_argument("--config", type=Path, help="unicron.toml")
+def options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="unicrond", description="Heals the training runs of a Slurm cluster."
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="instead of the usual one")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE",
+        help="a key of the configuration, such as policy.drains_per_hour=2; wins over all else",
+    )  # fmt: skip
     parser.add_argument("--version", action="version", version=__version__)
-    arguments = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = options().parse_args(argv)
     try:
-        settings = load_settings(arguments.config)
+        flags = read_flags(arguments.set)
+        settings = load_settings(arguments.config, flags=flags)
+        os.environ.update(as_environment(flags))  # for the other processes, and when read anew
         logging.basicConfig(
             level=settings.log_level.upper(),
             format="%(asctime)s %(levelname)s %(name)s %(message)s",

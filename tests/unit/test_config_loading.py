@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from unicrond.config import AccountSettings, PolicySettings, Settings, keys, load_settings
+from unicrond.config import (
+    AccountSettings,
+    PolicySettings,
+    Settings,
+    as_environment,
+    keys,
+    load_settings,
+    read_flags,
+)
 from unicrond.core.policy import Policy
 from unicrond.errors import BadInput
 from unicrond.model.decision import Mode
@@ -135,6 +143,15 @@ def test_a_file_that_is_named_must_be_there_and_be_toml(file: Path) -> None:
     with pytest.raises(BadInput, match="No such file or directory; name another file"):
         load_settings(file, {})
     assert "not TOML" in refused(file, "cluster =")
+
+
+def test_flags_are_written_as_keys_and_go_on_to_other_processes() -> None:
+    flags = read_flags(["cluster=beta", "policy.drains_per_hour=2"])
+    settings = load_settings(None, {"UNICRON_CLUSTER": "alpha"}, flags)
+    assert (settings.cluster, settings.policy.drains_per_hour) == ("beta", 2)
+    assert load_settings(None, as_environment(flags)) == settings
+    with pytest.raises(BadInput, match="--set cluster: write KEY=VALUE"):
+        read_flags(["cluster"])
 
 
 def test_an_unknown_flag_is_refused() -> None:
