@@ -67,7 +67,7 @@ RULES = (
          r"detected a hang|(job|training|process) hang|is hung|no progress for \d+|"
          "without making progress|not send heartbeat|missed heartbeat|"
          r"no heartbeat of its|may hang in|"
-         r"(?<!cpu)stuck for \d+ ?(s|min|h)", tier=TIMEOUT, unless=r"soft lockup|cpu#\d+ stuck"),
+         r"(?<!cpu)stuck for \d+ ?(s|min|h)", tier=TIMEOUT, unless=r"soft lockup|cpu#\d+ stuck|keep alive watchdog"),
     Rule("collective.queue", Kind.HANG, SEV2,
          ("no available block found", "tensors were submitted to be reduced", "stalled ranks",
           "stalled ops"), blame=PEER, tier=TIMEOUT),

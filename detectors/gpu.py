@@ -49,7 +49,7 @@ RULES = (
          ("count reported lower than configured", "gpu count mismatch", "gpus found,",
           "count changed for node", "gres.conf file", "gres/gpu"),
          r"lower than configured|count mismatch|\d gpus found, \d+ expected|"
-         r"gres/gpu[^\n]*count (changed|too low)|gres\.conf file /dev/(nvidia|dri)", tier=HARD),
+         r"gres/gpu[^\n]*count (changed|too low)|gres/gpu[^\n]*inconsistent with|gres\.conf file /dev/(nvidia|dri)", tier=HARD),
     Rule("gpu.no_config", Kind.GPU_LOST, SEV1, ("(rev ff)",), r"nvidia[^\n]*\(rev ff\)", tier=HARD),
     Rule("gpu.mismatch", Kind.DRIVER_MISMATCH, SEV1, MISMATCH, tier=Tier.DECISIVE),
     Rule("gpu.unhealthy", Kind.GPU_DRIVER, SEV1,
@@ -75,7 +75,7 @@ RULES = (
     Rule("gpu.driver.assert", Kind.GPU_DRIVER, SEV1, ("nvrm",),
          r"nvrm:? .*(\w*rpc\w*:? [^\n]*failed|\bgsp\w* failed|booter\w* failed|execute booter|"
          "cannot bootstrap|gsp timeout|rpc.*time.?out|timed? ?out.*(rpc|gsp)|heartbeat timed out|gsp timeout|"
-         "subsystem error|failed to (load|init|boot)|probably locked|"
+         "subsystem error|gpu at [^\\n]*is not responding|failed to (load|init|boot)|probably locked|"
          "unable to (reset|recover)|is not supported by)", tier=HARD),
     Rule("gpu.smi.hang", Kind.GPU_DRIVER, SEV1, ("nvidia-smi",),
          r"nvidia-smi[^\n]{0,40}(timed out|timeout|hangs|hung|did not (return|respond))",

@@ -14,7 +14,7 @@ from dataclasses import replace
 from detectors.rules import PEER, SELF, SEV1, SEV2, SEV3, UNKNOWN, Finding
 from detectors.verdict import Kind
 
-GUESSED = ("unknown", "nccl.warning", "python.other")  # rules that know that something is wrong
+GUESSED = ("unknown", "nccl.warning", "python.other", "slurm.reason")  # rules that know that something is wrong
 FOREIGN = re.compile(
     r"\b(hip|npu|ascend|triton|xla|tpu|neuron|habana|acl|(?:miopen|syn|hccl)\w*)\b|torch_npu|hccl"
 )
@@ -37,7 +37,8 @@ TABLE = tuple(
         ("network", r"socket|\bconnect(ion)?\b|\bnetwork\b|\bdns\b|unreachable|timed? ?out",
          Kind.NETWORK, SEV3, UNKNOWN),
         # What Slurm's commands refuse was asked for wrongly.
-        ("request", r"^\W*(sbatch|salloc|srun): (error|fatal): ", Kind.CONFIGURATION, SEV2, SELF),
+        ("request", r"^\W*((sbatch|salloc): (error|fatal)|srun: fatal): |^\W*srun: error: .*(invalid|"
+         "specif|option|permit|cannot|allocat|requested)", Kind.CONFIGURATION, SEV2, SELF),
         ("cuda", r"\bcu(da|dnn|blas|fft)", Kind.CUDA, SEV2, SELF),
         ("configuration", r"\bconfig|argument|\boption\b|not (supported|installed|compatible)|"
          r"incompatible|\brequires\b|is only supported|\bno gpus? (found|available)|version (mismatch|conflict)", Kind.CONFIGURATION, SEV2, SELF),
@@ -53,7 +54,7 @@ def better(found: Finding, source_kind: str) -> Finding:
     line = verdict.evidence.lower()
     if verdict.rule not in GUESSED or FOREIGN.search(line):
         return found
-    device = any(name in source_kind for name in DEVICES)
+    device = verdict.severity is SEV1 or any(name in source_kind for name in DEVICES)
     for name, words, kind, severity, blame in TABLE:
         if words.search(line) and (device or severity is not SEV1):
             guess = replace(verdict, kind=kind, severity=severity, blame=blame)

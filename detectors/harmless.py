@@ -26,7 +26,7 @@ HARMLESS = re.compile(
             r"\b(?:future|deprecation|pendingdeprecation|user|runtime|resource|import|syntax|"
             r"experimental|beta|bytes|unicode|encoding|lightning\w*|possibleuser|rank_zero_)"
             r"warning\b(?!.*(?:cuda initialization|error \d{3}))",
-            r"exception ignored in",
+            r"exception ignored in|error in cpuinfo:|pip.s dependency resolver|monitoring disabled",
             r"^\W*warn(?:ing)?\b.*\b(?:fallback|falling back|instead\b|ignored|using default)",
             r"setting omp_num_threads|overloaded, please further tune",
             r"fatal: (?:not a git repository|detected dubious)|no cuda runtime is found, using|"

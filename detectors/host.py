@@ -35,10 +35,10 @@ RULES = (
          "corrected (memory|hardware|machine check) error|machine check events logged|"
          "has been corrected by h/w", tier=Tier.HINT),
     Rule("pcie.fatal", Kind.PCIE_AER, SEV1,
-         ("aer:", "pcie bus error", "dpc:", "pciehp", "pcie fatal", "link retraining"),
+         ("aer:", "pcie bus error", "dpc:", "pciehp", "pcie fatal", "link retraining", "pcie link"),
          r"severity=uncorrect|uncorrect[a-z]* \((non-)?fatal\)|uncorrectable \(?(non-)?fatal|"
          r"device recovery failed|can't recover|dpc: containment|pciehp[^\n]*(link down|"
-         "card not present)|unsupported request error|link retraining failed", tier=HARD),
+         "card not present)|pcie link (is )?down|unsupported request error|link retraining failed", tier=HARD),
     Rule("pcie.corrected", Kind.PCIE_AER, NONE, ("aer:", "pcie bus error"),
          "severity=correct(ed|able)|correct(ed|able) error", tier=Tier.HINT),
     Rule("pcie.power", Kind.THROTTLE, NONE, ("insufficient power on the pcie slot",),
@@ -62,10 +62,11 @@ RULES = (
     Rule("kernel.hung_task", Kind.HANG, SEV1, ("blocked for more than", "state:d"),
          r"task [^\n]*blocked for more than \d+ seconds|task:\S+ +state:d\b", tier=HARD),
     Rule("kernel.iommu", Kind.DMA, SEV1,
-         ("dmar:", "io_page_fault", "sw-iommu", "swiotlb buffer is full", "iommu", "arm-smmu"),
+         ("dmar:", "io_page_fault", "sw-iommu", "swiotlb buffer is full", "iommu", "arm-smmu",
+          "amd-vi:"),
          r"dmar: (drhd: handling fault|\[dma|\[intr)|io_page_fault|out of sw-iommu space|"
          r"swiotlb buffer is full|iommu[^\n]*(\bfault|failed to map)|smmu[^\n]*(fault|"
-         "unhandled context)|fault addr", tier=HARD),
+         "unhandled context)|fault addr|amd-vi: [^\\n]*timed out", tier=HARD),
     Rule("dma.mapping", Kind.DMA, SEV1,
          ("dma map", "dma_map", "dma mapping", "mapping of buffer object failed",
           "nvidia_p2p_get_pages failed", "peer memory register failed", "dma-buf"),
@@ -75,14 +76,14 @@ RULES = (
          ("i/o error", "jbd2", "medium error", "aborting journal", "failed command", "md/raid",
           "superblock", "ext4-fs error", "xfs (", "btrfs error", "nvme nvme", "buffer i/o",
           "read-only", "hostbyte=did_", "device offlined", "beyond end of device", "disk failure",
-          "no available path", "to offline device", "loading journal", "can't read"),
+          "no available path", "to offline device", "capacity change", "loading journal", "can't read"),
          r"ext4-fs error|(ext4|btrfs)[^\n]*: (i/o error|remounting)|jbd2: no valid|"
          r"(ext4-fs|xfs) \([^)]*\): (error loading|unable to read|can't read)|"
          r"xfs \([^)]*\): [^\n]*(i/o error|corruption|shutting down|"
          r"shutdown|error -\d|internal error)|hostbyte=did_(?!ok)|device offlined|"
          r"btrfs[^\n]*error|(buffer |critical |metadata )?i/o error[, ][^\n]*(dev|sector)|"
          r"nvme nvme\d+: [^\n]*(timeout(?! set)|controller is down|removing after|aborting|"
-         "identify controller failed|reset failure)|critical (medium|target) error|jbd2: error|"
+         "identify controller failed|reset failure)|capacity change from [1-9]\\d* to 0\\b|critical (medium|target) error|jbd2: error|"
          "aborting journal|"
          r"ata\d[^\n]*failed command|nvme\d+n\d+: i/o cmd[^\n]*i/o error|"
          r"raid\d*[^\n]*disk failure|md/raid[^\n]*failed|beyond end of device|no available path|"

@@ -68,7 +68,7 @@ RULES = (
          r"reg_(mr|dmabuf)\w*[^\n]*(fail|error|bad address|cannot|invalid)|(couldn't|failed to|"
          "cannot|could not) (allocate|create|register) (mr|memory region)|"
          r"memory registration (failed|error)|(peermem|nv_peer_mem)[^\n]*(not loaded|failed|"
-         "missing|unknown symbol|invalid argument)", tier=Tier.HARDWARE),
+         "missing|unknown symbol|disagrees about version|invalid argument)", tier=Tier.HARDWARE),
     Rule("nccl.closed", Kind.LOST, SEV2,
          ("connection closed by remote peer", "remote process exited", "ncclremoteerror",
           "proxy call to rank", "could not receive type from", "failed to execute operation",

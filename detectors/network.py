@@ -123,23 +123,26 @@ RULES = (
          blame=UNKNOWN, tier=SYMPTOM),
     Rule("net.mpi", Kind.NETWORK, SEV3, ("btl_tcp_endpoint",), blame=UNKNOWN, tier=SYMPTOM),
     Rule("net.watchdog", Kind.NETWORK, SEV1,
-         ("netdev watchdog", "transmit queue", "tx timeout"),
-         r"netdev watchdog|transmit queue \d+ timed out|: tx timeout", tier=HARD),
+         ("netdev watchdog", "transmit queue", "tx timeout", "tx unit hang", "keep alive watchdog",
+          "failed to process command"),
+         r"netdev watchdog|transmit queue \d+ timed out|: tx timeout|tx unit hang|"
+         r"keep alive watchdog timeout|\b(efa|ena) [^\n]*failed to process command", tier=HARD),
     Rule("net.device_fatal", Kind.PORT_DOWN, SEV1,
-         ("device fatal", "catastrophic error", "fw fatal", "firmware fatal"), tier=HARD),
+         ("device fatal", "catastrophic error", "fw fatal", "firmware fatal",
+          "firmware not responding"), tier=HARD),
 )
 # fmt: on
 
 LINK_DOWN = re.compile(
     r"\blink is (not ready|down)|link down|link status definitely down|link becomes down|"
-    r"\bport error\b|ibv_event_port_err|lost carrier|port \d+ is down|"
+    r"\bport error\b|state changed to port_down|ibv_event_port_err|lost carrier|port \d+ is down|"
     r"port down|link flap|flapping"
 )
 LINK_UP = re.compile(
     r"\blink is up|link up|link status definitely up|link becomes ready|port active|"
     r"ibv_event_port_active|gained carrier|port \d+ is up|port up"
 )
-LINK_WORDS = ("link", "port error", "port_err", "carrier", "port down", "flap", "is down")
+LINK_WORDS = ("link", "port error", "port_err", "port_down", "carrier", "port down", "flap", "is down")
 
 
 def find_links(text: Text) -> Iterator[Finding]:

@@ -157,8 +157,8 @@ RULES = (
          r"stack overflow|^\S+: [^\n]*: assertion [`']", tier=SYMPTOM,
          unless="potential root causes|possible (root )?causes"),
     Rule("program.aborted", Kind.EXITED, SEV2,
-         ("aborted", "core dumped", "sigabrt", "hangup", "systemexit", "terminated", "已放弃"),
-         r"\baborted\b(?! before step)|已放弃|core dumped|sigabrt|(?m:^hangup$)|systemexit: [1-9]|"
+         ("aborted", "core dumped", "dumped core", "sigabrt", "hangup", "systemexit", "terminated", "已放弃"),
+         r"\baborted\b(?! before step)|已放弃|core dumped|dumped core|sigabrt|(?m:^hangup$)|systemexit: [1-9]|"
          r"(?m:^terminated$)|"
          r"line \d+: +\d+ terminated", tier=Tier.HINT),
     Rule("program.uncaught", Kind.EXITED, SEV2, ("terminate called",), tier=Tier.SUMMARY),

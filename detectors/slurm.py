@@ -36,11 +36,11 @@ NO_PLUGIN = (
 RULES = (
     Rule("slurm.time_limit", Kind.TIME_LIMIT, NONE,
          ("due to time limit", "exceeded job time limit", "term_runlimit", "walltime",
-          "timelimit", " timeout ", "jobstate=timeout", "longer than the specified deadline",
+          "timelimit", " timeout ", "jobstate=timeout", "jobstate=deadline", "longer than the specified deadline",
           "due to deadline", "time limit exhausted", "reached time limit", "exceeded time limit",
           "timed out"),
          r"due to time limit|exceeded (job )?time limit|term_runlimit|walltime[^\n]*exceeded|"
-         r"jobstate=timeout|specified deadline|\btimeout +(\d+-)?\d\d:\d\d:\d\d|\btimeout +0:\d|"
+         r"jobstate=(timeout|deadline)|specified deadline|\btimeout +(\d+-)?\d\d:\d\d:\d\d|\btimeout +0:\d|"
          r"due to deadline|time ?limit (reached|exhausted|exceeded)|reached time limit|"
          r"jobid=\d+[^\n]* (exceeded time limit|timed out)",
          tier=DECISIVE),
@@ -79,7 +79,7 @@ RULES = (
     Rule("slurm.step_aborted", Kind.EXITED, SEV2,
          ("job step aborted", "timed out waiting for job step", "first task exited",
           "aborted before step completely launched"), blame=UNKNOWN, tier=Tier.HINT),
-    Rule("slurm.node_fail.job", Kind.LOST, SEV1, ("node_fail",), tier=DECISIVE),
+    Rule("slurm.node_fail.job", Kind.LOST, SEV1, ("node_fail", "boot_fail"), tier=DECISIVE),
     Rule("slurm.node_fail", Kind.LOST, SEV1,
          ("node failure on", "due to node failure", "due to failure of node", "on failed node",
           "not responding, setting down", "are still not ready", "setting down",
@@ -134,8 +134,13 @@ RULES = (
          tier=HARD),
     Rule("slurm.spool", Kind.STORAGE, SEV1, ("spooldir is full", "spool dir is full"), tier=HARD),
     Rule("slurm.duplicate", Kind.SOFTWARE, SEV1, ("duplicate jobid",), tier=HARD),
-    Rule("slurm.refused", Kind.CONFIGURATION, SEV1, ("_slurm_rpc_node_registration",),
-         r"node_registration node=\S+ invalid argument", tier=Tier.SUMMARY),
+    Rule("slurm.refused", Kind.CONFIGURATION, SEV1,
+         ("_slurm_rpc_node_registration", "node registration failed"),
+         r"node_registration node=\S+ invalid argument|node registration failed", tier=Tier.SUMMARY),
+    # In the words of whoever drained the node, mostly a script.
+    Rule("slurm.reason", Kind.SOFTWARE, SEV1, ("reason=",),
+         r"state=\S*(drain|down|fail)[^\n]*reason=[^\n]*\b(errors?|fail\w*|bad|broken|faulty|down|lost|"
+         "missing|unhealthy|hung|stuck|degraded)\\b", tier=Tier.HINT),
     Rule("slurm.hardware", Kind.CONFIGURATION, NONE,
          ("node configuration differs from hardware", "have a different slurm.conf"),
          tier=Tier.HINT),

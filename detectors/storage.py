@@ -31,7 +31,7 @@ RULES = (
          "timed out)", blame=PEER, tier=Tier.HARDWARE),
     Rule("nfs.state", Kind.STORAGE, SEV2,
          ("nfs4_reclaim", "lock reclaim failed", "nfs: state manager", "nfs4_schedule",
-          "nfs: __nfs4"), tier=Tier.HARDWARE),
+          "nfs: __nfs4", "exiting with error eio"), tier=Tier.HARDWARE),
     Rule("lustre.evicted", Kind.STORAGE, SEV2,
          ("transport endpoint shutdown", "was evicted by", "client was evicted",
           "evicting client", "[errno 108]"), blame=PEER, tier=Tier.HARDWARE),
@@ -48,7 +48,7 @@ RULES = (
          ("libceph:", "ceph:", "beegfs", "mmfs", "gpfs", "weka", "glusterfs", "rpc: "),
          r"(libceph|ceph): [^\n]*(down|hung|socket closed|connect error|timed out|lost)|(beegfs|"
          r"weka|glusterfs|gpfs|mmfs)[^\n]*(unreachable|timed? ?out|communication error|"
-         "disconnected|lost|deadlock|expelled|expired|failed|error)",
+         "disconnected|lost|deadlock|expelled|ejected|disk failure|expired|failed|error)",
          blame=PEER, tier=Tier.HARDWARE),
     Rule("fs.stale", Kind.STORAGE, SEV2,
          ("stale file handle", "estale", "[errno 116]", "stale nfs"), blame=PEER,
