@@ -11,7 +11,7 @@ from unicrond.errors import BadInput
 
 DEFAULT_PORT = 7717
 SENSORS = ("nvml", "infiniband", "cgroup", "output")
-_TEXTS = ("unicrond_user", "sys_root", "nvml_library")
+_TEXTS = ("unicrond_user", "sys_root", "nvml_library", "kernel_log")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,7 @@ class Settings:
     slurmd_timeout_margin_seconds: float = 10.0
     sensors: tuple[str, ...] = SENSORS  # the others are off
     sys_root: str = "/sys"
+    kernel_log: str = "/dev/kmsg"
     nvml_library: str = ""  # libnvidia-ml.so.1, where the loader does not find it
 
 

@@ -1,7 +1,8 @@
-"""unicron-sensor [--once]: follows the kernel log and the memory's error counts, or has one look
-at them and ends with 0.
+"""unicron-sensor [--once [--gpus]]: follows the kernel log and the memory's error counts, or has one
+look at them, and at the GPUs, and ends with 0.
 
-As Slurm's HealthCheckProgram it must never end with another code: that drains nodes.
+As Slurm's HealthCheckProgram, Prolog or Epilog it must never end with another code: that drains
+nodes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 from detectors.readings import Sighting
 from unicrond.agent import settings
 from unicrond.agent.agent import trusted_uids
+from unicrond.agent.sensors.nvml import Nvml
 from unicrond.agent.sensors.runner import SensorOff, Sensors, body
 from unicrond.errors import BadInput
 from unicrond.link.client import DaemonLink
@@ -33,6 +35,7 @@ from unicrond.sensor.kernellog import KernelLog
 from unicrond.sensor.mark import Mark
 
 TICK_SECONDS = 0.25
+ONCE_WAIT_SECONDS = 0.05  # for the log: a job may wait for this look
 TELL_SECONDS = 10.0  # for what one look found to be stored
 MARK = Path("/run/unicron-sensor.position")  # where the last single look ended
 
@@ -40,7 +43,8 @@ MARK = Path("/run/unicron-sensor.position")  # where the last single look ended
 def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(prog="unicron-sensor", description=__doc__.split("\n\n")[0])
     options.add_argument("--once", action="store_true", help="one look since the last one")
-    options.add_argument("--kernel-log", type=Path, default=Path("/dev/kmsg"), metavar="FILE")
+    options.add_argument("--gpus", action="store_true", help="with --once: the GPUs too")
+    options.add_argument("--kernel-log", type=Path, metavar="FILE", help="(agent.conf: kernel_log)")
     options.add_argument("--node", default="", help="this node's name in Slurm")
     return options
 
@@ -83,9 +87,10 @@ async def follow(link: DaemonLink, log: KernelLog, edac: Edac) -> None:
     dialing.cancel()
 
 
-async def look_once(link: DaemonLink, log: KernelLog, edac: Edac) -> None:
+async def look_once(link: DaemonLink, log: KernelLog, edac: Edac, gpus: Nvml | None) -> None:
     """What could not be told is looked at again the next time."""
-    for sighting, count in (await asyncio.to_thread(log.look) + memory_errors(edac)).items():
+    seen = await asyncio.to_thread(log.look) + found(edac)
+    for sighting, count in (seen + found(gpus) if gpus else seen).items():
         tell(link, sighting, count)
     dialing = asyncio.get_running_loop().create_task(link.run())
     if await link.drain(TELL_SECONDS):
@@ -93,11 +98,16 @@ async def look_once(link: DaemonLink, log: KernelLog, edac: Edac) -> None:
     dialing.cancel()
 
 
-def memory_errors(edac: Edac) -> Counter[Sighting]:
+def gpus_of(site: settings.Settings) -> Nvml:
+    home = os.environ.get("UNICRON_HOME", "/opt/unicron")
+    return Nvml(site.nvml_library, Path(home, "lib"), events=False)
+
+
+def found(sensor: Edac | Nvml) -> Counter[Sighting]:
     try:
-        return Counter(edac.look())
+        return Counter(sensor.look())
     except SensorOff as off:
-        logging.info("sensor=edac off: %s", off)
+        logging.info("sensor=%s off: %s", sensor.name, off)
         return Counter()
 
 
@@ -107,9 +117,13 @@ def main(arguments: Sequence[str]) -> int:
     try:
         site = settings.load(settings.paths(os.environ))
         link, last = link_of(options.node, site), last_mark() if options.once else Mark()
-        log = KernelLog(options.kernel_log, last.position)
         edac = Edac(Path(site.sys_root), last.counts)
-        asyncio.run((look_once if options.once else follow)(link, log, edac))
+        path = options.kernel_log or Path(site.kernel_log)
+        if options.once:
+            log = KernelLog(path, last.position, ONCE_WAIT_SECONDS)
+            asyncio.run(look_once(link, log, edac, gpus_of(site) if options.gpus else None))
+        else:
+            asyncio.run(follow(link, KernelLog(path), edac))
     except (BadInput, SensorOff) as error:
         print(f"unicron-sensor: {error}", file=sys.stderr)
         return 0 if options.once else 2

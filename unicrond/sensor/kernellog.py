@@ -37,10 +37,13 @@ class KernelLog:
     timeout_seconds = 30.0
     pause_seconds = 0.0  # `look` waits
 
-    def __init__(self, path: Path, position: int | None = None) -> None:
+    def __init__(
+        self, path: Path, position: int | None = None, wait_seconds: float = WAIT_SECONDS
+    ) -> None:
         try:
             device = stat.S_ISCHR(path.stat().st_mode)
-            self._log: _Kmsg | _Text = (_Kmsg if device else _Text)(path, position)
+            kind: type[_Kmsg] | type[_Text] = _Kmsg if device else _Text
+            self._log = kind(path, position, wait_seconds)
         except OSError as error:
             raise SensorOff(f"{path}: {error.strerror}") from error
         self._down: dict[str, tuple[float, list[str]]] = {}  # ports, since when, what was said
@@ -98,7 +101,8 @@ def place(message: str) -> str:
 
 
 class _Kmsg:
-    def __init__(self, path: Path, position: int | None) -> None:
+    def __init__(self, path: Path, position: int | None, wait_seconds: float) -> None:
+        self._wait_seconds = wait_seconds
         self._file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         self.position = -1 if position is None else position
         if position is None:
@@ -107,7 +111,7 @@ class _Kmsg:
         self._poll.register(self._file, select.POLLIN)
 
     def read(self) -> list[str]:
-        self._poll.poll(WAIT_SECONDS * 1000)
+        self._poll.poll(self._wait_seconds * 1000)
         messages: list[str] = []
         for _ in range(MOST_RECORDS):
             try:
@@ -128,14 +132,15 @@ class _Kmsg:
 
 
 class _Text:
-    def __init__(self, path: Path, position: int | None) -> None:
+    def __init__(self, path: Path, position: int | None, wait_seconds: float) -> None:
+        self._wait_seconds = wait_seconds
         self._path = path
         size = path.stat().st_size
         self.position = size if position is None or position > size else position
         self._rest = b""
 
     def read(self) -> list[str]:
-        deadline = time.monotonic() + WAIT_SECONDS
+        deadline = time.monotonic() + self._wait_seconds
         while not (grown := self._grown()) and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
         *lines, rest = (self._rest + grown).split(b"\n")

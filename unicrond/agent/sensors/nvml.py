@@ -32,14 +32,15 @@ _T = TypeVar("_T")
 
 
 class Nvml:
-    """`library`, where the loader does not find it; `folder` may hold a pynvml.py."""
+    """`library`, where the loader does not find it; `folder` may hold a pynvml.py; `events` are
+    waited for."""
 
     name = "nvml"
     timeout_seconds = 15.0  # the driver holds a lock for seconds while it resets a GPU
     pause_seconds = 0.0  # `look` waits for events
 
-    def __init__(self, library: str, folder: Path | None) -> None:
-        self._library, self._folder = library, folder
+    def __init__(self, library: str, folder: Path | None, events: bool = True) -> None:
+        self._library, self._folder, self._waits = library, folder, events
         self._api: Any = None
         self._gpus: dict[str, Any] = {}
         self._buses: dict[str, str] = {}
@@ -53,7 +54,8 @@ class Nvml:
     def look(self) -> Iterator[Sighting]:
         if self._api is None:
             self._open()
-        yield from self._event()
+        if self._waits:
+            yield from self._event()
         now = time.monotonic()
         if now < self._looked_at + LOOK_SECONDS:
             return
