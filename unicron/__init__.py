@@ -18,7 +18,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +30,62 @@ _said = False
 before_next_step: Callable[[], None] | None = None  # raises when the generation is over
 
 
-@dataclass(frozen=True)
+@dataclass
 class Run:
-    """What a training function is told of the generation that it is entered for."""
+    """What a training function is told of the generation that it is entered for. In the strict
+    loop below, whose function is not left, it follows the generations.
+
+        for step in run.steps(last, state, micro_batches=16):
+            for number in run.micro_batches(step):
+                loss(number).backward()
+            if run.reduce():
+                optimizer.step()
+                run.commit()
+    """
 
     generation: int
     rank: int
     world_size: int
     local_rank: int
     entered: int  # how often this process entered before
+    elastic: Any = field(default=None, repr=False, compare=False)  # leaves and forms generations
+    _strict: Any = field(default=None, repr=False, compare=False)
+
+    def steps(
+        self,
+        last: int,
+        state: MutableMapping[str, Any],
+        micro_batches: int,
+        folder: str | Path | None = None,
+        keeps_local_sums: bool = True,
+    ) -> Iterator[int]:
+        """Train steps up to `last`, counted from 1, after what `restore(state, folder)` finds.
+
+        `state` is that of `checkpoint`, the same on all ranks; parameters of its modules are
+        trained. `micro_batches`: of one train step, over all ranks, whatever the world's size; give
+        each a weight of its part of the whole, as gradients are summed up. When members are lost,
+        survivors compute what these had, in the same train step: it may come twice, for what is
+        left. Local sums of gradients are kept for that, and take their memory once more; without
+        them (`keeps_local_sums=False`) a failure amid `reduce` repeats the train step.
+        """
+        from unicron.loop import Loop
+
+        self._strict = Loop(self, state, micro_batches, folder, keeps_local_sums)
+        return self._strict.steps(last)  # type: ignore[no-any-return]
+
+    def micro_batches(self, step: int) -> Iterator[int]:
+        """Numbers, from 0, of those that this rank is to compute; make data from `step` and the
+        number alone. torch's random generators are seeded with both before each."""
+        return self._strict.micro_batches(step)  # type: ignore[no-any-return]
+
+    def reduce(self) -> bool:
+        """Sums up gradients over all ranks; then step the optimizer and `commit`. False: do
+        neither, others were lost or are ahead; `steps` has what comes next."""
+        return bool(self._strict.reduce())
+
+    def commit(self, loss: float | None = None, to_disk: bool = False) -> None:
+        """The train step is complete: a heartbeat, and now and then a copy in memory."""
+        self._strict.commit(loss, to_disk)
 
 
 def inside() -> bool:

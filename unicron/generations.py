@@ -45,11 +45,13 @@ class Elastic:
     def __init__(self, collective: Collective, timeout_seconds: float) -> None:
         self._collective = collective
         self._timeout_seconds = timeout_seconds
+        self.place = Place(-1, 0, 1, 0, "", 0)
         self._over = -1  # generations up to this one
         self._in = -1  # the generation that this process is in
         self._timers: list[threading.Timer] = []
         self._channel = of_this_process(collective.regroups, self._ordered)
         self._taken: Order | None = None  # the newest order that was acted on
+        self._over_at = 0.0  # when it was first told that this generation is over
         self._entered = 0
         self._formings = 0
 
@@ -58,29 +60,23 @@ class Elastic:
         try:
             self._greet()
             while True:
-                place = place_in(os.environ)
-                outcome = self._once(place, train, args, options)
+                outcome = self._once(train, args, options)
                 if not isinstance(outcome, _Raised):
                     return outcome
-                self._come_apart(place, outcome)
+                self._come_apart(outcome)
         finally:
             unicron.before_next_step = None
             self._is_out()
             if self._channel:
                 self._channel.close()
 
-    def _once(
-        self, place: Place, train: Callable[..., Any], args: Any, options: Any
-    ) -> Any | _Raised:
-        self._in = place.generation
-        self._formings += 1
+    def _once(self, train: Callable[..., Any], args: Any, options: Any) -> Any | _Raised:
         try:
-            self._check()
-            self._collective.form(place, self._timeout_seconds)
-            self._formings = 0
+            place = self._form()
             run = Run(
                 place.generation, place.rank, place.world_size, place.local_rank, self._entered
             )
+            run.elastic = self
             self._entered += 1
             result = train(run, *args, **options)
             self._collective.leave()
@@ -88,13 +84,43 @@ class Elastic:
             return _Raised(error)
         return result
 
-    def _come_apart(self, place: Place, raised: _Raised) -> None:
+    def _form(self) -> Place:
+        self.place = place = place_in(os.environ)
+        self._in, self._over_at = place.generation, 0.0
+        self._formings += 1
+        self._check()
+        self._collective.form(place, self._timeout_seconds)
+        self._formings = 0
+        return place
+
+    def next_is_there(self) -> bool:
+        """Between collectives: whether a word was given that ends the waiting for the next one. A
+        generation that is over is left here, as computing on may take longer than is allowed."""
+        over = 0 <= self._in <= self._over
+        if over and time.monotonic() - self._over_at > QUIET_SECONDS:
+            self._leave(self._in)
+        order = self._channel.order if self._channel else None
+        return order is not None and order is not self._taken and order.verb != "stay"
+
+    def regroup(self, error: Exception) -> Place:
+        """Into the next generation, without leaving the function; raises `error` where a function
+        is left for good."""
+        while True:
+            self._come_apart(_Raised(error))
+            try:
+                return self._form()
+            except Exception as another:  # noqa: BLE001 - as above; after MOST_FORMINGS it is raised
+                error = another
+
+    def _come_apart(self, raised: _Raised) -> None:
         """Returns when a new generation may be formed; else the error goes on."""
+        place = self.place
         if not self._is_of_peers(place, raised.error):
             raise raised.error
         raised.forget_frames()
-        time.sleep(QUIET_SECONDS)
-        self._leave(place.generation)
+        if self._in >= 0:
+            time.sleep(QUIET_SECONDS)
+            self._leave(place.generation)
         order = self._word(place)
         if order is None or order.verb != "regroup" or self._formings >= MOST_FORMINGS:
             raise raised.error
@@ -136,6 +162,7 @@ class Elastic:
         self._over = max(self._over, order.generation - regroup)
         grace = REGROUP_GRACE_SECONDS if regroup else STAY_GRACE_SECONDS
         if 0 <= self._in <= self._over:
+            self._over_at = self._over_at or time.monotonic()
             self._after(grace, self._collective.revoke)
             self._after(OUT_SECONDS, self._must_be_out)
 

@@ -1,0 +1,71 @@
+"""The strict loop in real processes: members are lost at every place of a train step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stagehand import Stage, stage
+
+pytestmark = pytest.mark.training
+MEMBER = str(Path(__file__).parent / "strict_member.py")
+COUNT = 12
+
+
+class Scene:
+    """Plays unicrond: who is gone is left out, in the next generation."""
+
+    def __init__(self, staged: Stage, folder: Path, names: str) -> None:
+        self.staged, self.folder, self.names, self.generation = staged, folder, names, 1
+        staged.begin(1, *((name, f"n{name}") for name in names))
+
+    def tell(self, member: str, where: str, what: str = "SIGKILL") -> None:
+        (self.folder / member).write_text(f"{where} {what}")
+
+    def gone(self, *members: str) -> None:
+        self.staged.until(lambda: not any(map(self.staged.runs, members)), f"{members} die")
+
+    def heal(self, names: str) -> None:
+        self.generation, self.names = self.generation + 1, names
+        self.staged.stay()
+        self.staged.begin(self.generation, *((name, f"n{name}") for name in names))
+
+    def lines(self, members: str) -> list[dict[str, Any]]:
+        return [line for name in members for line in self.staged.lines(name) if "step" in line]
+
+    def trained(self, members: str, step: int) -> None:
+        def all_did() -> bool:
+            return all(any(line["step"] >= step for line in self.lines(m)) for m in members)
+
+        self.staged.until(all_did, f"{members} at train step {step}")
+
+    def ended(self) -> None:
+        self.staged.until(lambda: not any(map(self.staged.runs, self.names)), "the end")
+        assert {self.staged.ranks[name].returncode for name in self.names} == {0}
+
+
+def held(scene: Scene, members: str, last: int) -> None:
+    """Each train step counts, each micro-batch of it once in every bucket, and all ranks of all
+    generations have come to the same parameters."""
+    lines = scene.lines(members)
+    assert {line["step"] for line in lines} == set(range(1, last + 1))
+    assert all(line["exact"] for line in lines)
+    for step in range(1, last + 1):
+        norms = [line["norm"] for line in lines if line["step"] == step]
+        assert max(norms) - min(norms) <= 1e-12 * max(norms)
+    entered = [line for name in members for line in scene.staged.lines(name) if "entered" in line]
+    assert len(entered) == len(members), "no process and no function was entered twice"
+
+
+def test_members_are_lost_one_after_another_at_all_places(tmp_path: Path) -> None:
+    with stage(tmp_path, MEMBER, "16", str(COUNT), "0.01", str(tmp_path)) as staged:
+        scene = Scene(staged, tmp_path, "abcdef")
+        places = ("micro-3-1", "bucket-5-1", "reduce-7", "stepped-9", "committed-11")
+        for member, place in zip("abcde", places, strict=True):
+            scene.tell(member, place)
+        for number, member in enumerate("abcde"):
+            scene.gone(member)
+            scene.heal("abcdef"[number + 1 :])
+        scene.ended()
+        held(scene, "abcdef", 16)
