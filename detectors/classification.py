@@ -39,7 +39,7 @@ from detectors.verdict import HARMLESS, Kind, Tier, Verdict
 
 # Of a file system these are its fault.
 PROGRAMS = ("config.", "python.", "torch.", "compile.")  # of no meaning in a kernel's log
-FILE_RULES = ("config.file", "net.timeout", "python.other", "unknown")
+FILE_RULES = ("net.timeout", "python.other", "unknown")
 # Slurm's daemons log as errors much that no job notices; what they die of is "fatal".
 DAEMON = re.compile(
     r"(?:[^\n]{0,80}\b(?:slurmd|slurmctld)\[\d+\]: )?(?:\[[\dTt:.-]+\] )?(?:slurmd|slurmctld)?(?:: )?"

@@ -16,6 +16,10 @@ FULL = (
     "空き領域がありません",
 )  # fmt: skip
 
+DENIED = (
+    r"\((accessdenied|nosuch(bucket|key)|invalidaccesskeyid|signaturedoesnotmatch|expiredtoken|40[134])\)"
+)
+
 # fmt: off
 RULES = (
     Rule("disk.full", Kind.STORAGE, SEV2, FULL, tier=Tier.HARDWARE, recurs=True,
@@ -66,17 +70,20 @@ RULES = (
           "file write failed", "unexpected pos", "pytorchfilewriter", "failed writing file",
           "write error",
           "short write"), tier=Tier.HARDWARE,
-         unless=r"connect to |nvme\d|dev sd|\bucx\b|mlx5dv"),
+         unless=r"connect to |nvme\d|dev sd|when calling the |\bucx\b|mlx5dv"),
     Rule("fs.mount", Kind.STORAGE, SEV1,
          ("check_fs_mount", "mount.", "not mounted", "mount(2)", "mounting", "df command"),
          r"check_fs_mount|mount[^\n]*(failed|timed out|not mounted)|not mounted",
          tier=Tier.HARDWARE, unless="transport endpoint|cgroup"),
     Rule("object.store", Kind.STORAGE, SEV3,
          ("botocore", "googleapis", "google.api_core", "s3", "clienterror", "gcsfs", "slowdown",
-          "endpointconnectionerror", "azure.core.exceptions", "fsspec"),
+          "endpointconnectionerror", "when calling the", "azure.core.exceptions", "fsspec"),
          r"google\.api_core\.exceptions|botocore[\w.]*(error|exception)|s3[^\n]*(slowdown|"
          r"internalerror|reduce your request)|endpointconnectionerror|gcsfs[\w.]*error|"
-         r"azure\.core\.exceptions", blame=PEER, tier=Tier.PROCESS),
+         r"azure\.core\.exceptions|when calling the \w+ operation", blame=PEER, tier=Tier.PROCESS,
+         unless=DENIED),
+    Rule("object.denied", Kind.CONFIGURATION, SEV2, ("when calling the",), DENIED,
+         tier=Tier.PROCESS, recurs=True),
     Rule("checkpoint.corrupt", Kind.CHECKPOINT, SEV2,
          ("pytorchstreamreader failed", "central directory", "invalid header or archive",
           "headertoolarge", "headertoosmall", "metadataincompletebuffer", "invalidheader",
