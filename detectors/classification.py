@@ -42,7 +42,8 @@ PROGRAMS = ("config.", "python.", "torch.", "compile.")  # of no meaning in a ke
 FILE_RULES = ("net.timeout", "python.other", "unknown")
 # Slurm's daemons log as errors much that no job notices; what they die of is "fatal".
 DAEMON = re.compile(
-    r"(?:[^\n]{0,80}\b(?:slurmd|slurmctld)\[\d+\]: )?(?:\[[\dTt:.-]+\] )?(?:slurmd|slurmctld)?(?:: )?"
+    r"(?:[^\n]{0,80}\b(?:slurmd|slurmctld)\[\d+\]: )?(?:\[[\dTt:.-]+\] )?(?:slurmd|"
+    r"slurmctld)?(?:: )?"
     r"error: (?!.*fatal)"
 )
 HOUSEKEEPING = ("config.file", "config.permission", "config.arguments")
@@ -54,8 +55,10 @@ LINE_HEAD, LINE_TAIL = 900, 300  # and of a long line: patterns cost its square
 
 Finder = Callable[[Text], Iterator[Finding]]
 RULES = (
-    *gpu.RULES, *dcgm.RULES, *host.RULES, *network.RULES, *storage.RULES, *cuda.RULES, *cuda.NODE_RULES,
-    *nccl.RULES, *mpi.RULES, *collective.RULES, *program.RULES, *exits.RULES, *slurm.RULES, *training.RULES,
+    *gpu.RULES, *dcgm.RULES, *host.RULES, *network.RULES, *storage.RULES, *cuda.RULES,
+    *cuda.NODE_RULES,
+    *nccl.RULES, *mpi.RULES, *collective.RULES, *program.RULES, *exits.RULES, *slurm.RULES,
+    *training.RULES,
     *foreign.RULES,
 )  # fmt: skip
 FINDERS: tuple[Finder, ...] = (
@@ -72,7 +75,8 @@ PREFILTER = Prefilter(
 HINT = re.compile(
     r"traceback \(most recent call last\):|[a-z0-9](?:error|exception|failure)\b *(?::|$)|"
     r"\bcore dumped\b|"
-    r"^\W*[ef]\d{4} \d\d:|\d\d:\d\d[,.]\d+ [efc] \d+ \d+\]|\[[ef]\d{3,4} \d\d:|(?:^|: |\] ?)(?:error|fatal|critical|panic)\b|"
+    r"^\W*[ef]\d{4} \d\d:|\d\d:\d\d[,.]\d+ [efc] \d+ \d+\]|\[[ef]\d{3,4} \d\d:|(?:^|: |\] "
+    r"?)(?:error|fatal|critical|panic)\b|"
     r"(?:unknown|application|unhandled|uncaught)[\w ]* exception|"
     r"[\[|( ](?:error|fatal|critical)[\])|: ]|\bhas failed\b|\bfailed (?:to|with|because|due|:)|"
     r"failed, ret|\bfailure:|"

@@ -67,7 +67,8 @@ RULES = (
          r"detected a hang|(job|training|process) hang|is hung|no progress for \d+|"
          "without making progress|not send heartbeat|missed heartbeat|"
          r"no heartbeat of its|may hang in|"
-         r"(?<!cpu)stuck for \d+ ?(s|min|h)", tier=TIMEOUT, unless=r"soft lockup|cpu#\d+ stuck|keep alive watchdog"),
+         r"(?<!cpu)stuck for \d+ ?(s|min|h)", tier=TIMEOUT, unless=r"soft lockup|cpu#\d+ stuck|"
+                                                                   r"keep alive watchdog"),
     Rule("collective.queue", Kind.HANG, SEV2,
          ("no available block found", "tensors were submitted to be reduced", "stalled ranks",
           "stalled ops"), blame=PEER, tier=TIMEOUT),
@@ -95,7 +96,8 @@ RULES = (
     Rule("store.lost", Kind.LOST, SEV2,
          ("failed to check the \"should dump\"", "exception dump flag from the global store",
           "got 0 bytes", "sendbytes failed", "recvvector failed", "recvvalue failed",
-          "rendezvousclosederror", "rendezvousconnectionerror", "rendezvous is closed", "rendezvous closed",
+          "rendezvousclosederror", "rendezvousconnectionerror",
+          "rendezvous is closed", "rendezvous closed",
           "rendezvousgracefulexiterror", "tcpstore server has shut down", "diststoreerror",
           "distnetworkerror", "store is closed", "the connection to the c10d store has failed",
           "pair was closed", "peer closed", "failed to get exception from", "leader task",

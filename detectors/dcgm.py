@@ -14,14 +14,18 @@ DEVICE = r"(gpu|nv-?switch|nic|device|\bhca)s?\b"
 
 # fmt: off
 RULES = (
-    Rule("dcgm.nvlink", Kind.NVLINK, SEV1, ("nvlink", "nv-link", "error count detected link", "links down", "links disabled"),
+    Rule("dcgm.nvlink", Kind.NVLINK, SEV1, ("nvlink", "nv-link",
+          "error count detected link", "links down",
+          "links disabled"),
          r"nv-?link\w*[^\n]*(is (currently )?down|errors? found|errors (on|at) |exceed\w*)|"
-         r"high (crc|recovery|replay)[\w ]* error count|[1-9]\d* links (down|disabled)|nvlinks inactive|"
+         r"high (crc|recovery|replay)[\w ]* error count|[1-9]\d* links (down|disabled)|nvlinks "
+         r"inactive|"
          r"\bber \S+ exceeds[^\n]*nvlink|unsuccessfully[^\n]*over nvlink|"
          r"p2p is disabled between nvlink", tier=HARD,
          unless="no nvlink errors|sxid"),
     Rule("dcgm.switch", Kind.NVSWITCH, SEV1, ("nvswitch", "imex", "fabric"),
-         r"(?<!non)(?<!non-)fatal (errors on )?nv-?switch|imex (domain |node |daemon )?\S+ status is "
+         r"(?<!non)(?<!non-)fatal (errors on )?nv-?switch|imex (domain |node |daemon )?\S+ "
+         r"status is "
          r"(?!up|ok|ready)|fabric state( is)?:? (?!completed|success|n/a|not supported)\w|"
          r"fabric state[^\n]*(unhealthy|degraded)|unhealthy fabric|fabric manager \(cluster uuid|"
          "(bandwidth|route) (degraded|unhealthy)", tier=HARD),
@@ -44,7 +48,8 @@ RULES = (
          r"[1-9]\d* (or more )?retired pages|retired pages due to dbe|"
          r"(?<![\d.])[1-9]\d* \S*dbe\S*|[1-9]\d* uncorrected \w+ errors? |"
          r"uncorrected[\w ]* errors?:? [1-9]|ecc uncorrected: [1-9]|uncorrectable/correctable ecc|"
-         r"row remap (error|uncorrectable)|ecc errors? (found|detected) \(?(?!0)|found [1-9]\d* ecc|but found [1-9]\d* on gpu",
+         r"row remap (error|uncorrectable)|ecc errors? (found|detected) \(?(?!0)|found "
+         r"[1-9]\d* ecc|but found [1-9]\d* on gpu",
          tier=SYMPTOM),
     Rule("dcgm.corrected", Kind.ECC, NONE, ("single-bit", "sbe"),
          r"single-bit ecc|volatile sbes|\d+ \S*sbe\S*", tier=Tier.HINT),
@@ -52,20 +57,23 @@ RULES = (
          r"(pcie|host-side)[^\n]*replay violation|[1-9]\d* \S*pcie\S*replay\S*", tier=HARD),
     Rule("dcgm.slow", Kind.STRAGGLER, SEV1,
          ("link generation", "link width", "memory bandwidth of", "did not reach desired",
-          "maximum allowed latency", "below the threshold", "below the minimum", "too low to attempt",
+          "maximum allowed latency", "below the threshold", "below the minimum",
+          "too low to attempt",
           "minimum required", "failing to meet"),
          r"below the minimum|only achieved|did not reach desired|exceeded maximum allowed latency|"
          r"too low to attempt|" + DEVICE + r"[^\n]*below the threshold|failing to meet|"
          r"(bandwidth|gb/s|latency)[^\n]*minimum required", tier=HARD),
     Rule("dcgm.hot", Kind.THROTTLE, SEV1,
          ("temperature", "clocks event", "slowdown", "power brake", "clocks_event"),
-         r"temperature \S+ of \S+( \S+)? exceeded|temperature:? \d+[^\n]*(higher|above|over) |clocks event for gpu|"
+         r"temperature \S+ of \S+( \S+)? exceeded|temperature:? \d+[^\n]*(higher|above|over) |"
+         r"clocks event for gpu|"
          r"slowdown[^\n]{0,180}(is|are|was) (engaged|active)|brake assertion being triggered",
          tier=HARD, unless="not active"),
     Rule("dcgm.count", Kind.GPU_LOST, SEV1, ("gpus",),
          r"number (of )?gpu.?s (present, \d+, is different|not correct)|number gpu.?s not correct|"
          r"(expected|found) \d+ gpus,? (but )?(found|got|expected) \d", tier=HARD),
-    Rule("dcgm.ports", Kind.PORT_DOWN, SEV1, ("port(s) are active", "hcas found", "interfaces present"),
+    Rule("dcgm.ports", Kind.PORT_DOWN, SEV1, ("port(s) are active", "hcas found",
+          "interfaces present"),
          r"only \d+ port\(s\) are active|\d+ hcas found, but expected|"
          r"interfaces present, \d+, is different", tier=HARD),
     Rule("dcgm.disk", Kind.STORAGE, SEV1, ("disk usage",), "above critical threshold", tier=HARD),

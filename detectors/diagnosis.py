@@ -115,8 +115,14 @@ def diagnose(reports: Sequence[Report]) -> Diagnosis:
 
 
 def _planned(seen: list[Seen]) -> Diagnosis | None:
-    """An end that Slurm planned explains all that is printed with it, if nothing broke by itself."""
-    broken = any(one.verdict.is_failure and one.found.tier >= Tier.PROCESS for one in seen if one.found)
+    """An end that Slurm planned explains all that is printed with it, if nothing broke before."""
+    broken = any(
+        one.verdict.is_failure
+        and one.found.tier >= Tier.TIMEOUT
+        and one.verdict.blame is Blame.SELF
+        for one in seen
+        if one.found
+    )
     for one in seen:
         if one.verdict.kind in (Kind.TIME_LIMIT, Kind.PREEMPTION) and not broken:
             words = f"node {one.report.node} prints {one.verdict.evidence!r}"
@@ -284,7 +290,9 @@ def _silent(seen: list[Seen]) -> list[Suspect]:
     if not any(one.waits or one.verdict.is_failure for one in seen):
         return []
     quiet = [one for one in seen if not one.report.text.strip()]
-    cut_off = all(one.found is None or one.verdict.kind in (Kind.LOST, Kind.REFUSED) for one in seen)
+    cut_off = all(
+        one.found is None or one.verdict.kind in (Kind.LOST, Kind.REFUSED) for one in seen
+    )
     node_kind = Kind.LOST if cut_off else Kind.HANG
     suspects = [
         Suspect(one.report.rank, one.report.node,

@@ -15,7 +15,8 @@ RULES = (
          "ei000[26]|notify register times out|notify wait", blame=PEER, tier=Tier.TIMEOUT),
     Rule("rocm.page_fault", Kind.ILLEGAL_ACCESS, SEV2, ("amdgpu",), r"amdgpu[^\n]*page fault"),
     Rule("rocm.driver", Kind.GPU_DRIVER, SEV1, ("amdgpu", "hw exception by gpu"),
-         r"hw exception by gpu|amdgpu[^\n]*(gpu reset|ring \S+ timeout|hang|failed to|fatal|smu:|device lost|wedged)",
+         r"hw exception by gpu|amdgpu[^\n]*(gpu reset|ring \S+ timeout|hang|failed to|fatal|"
+         r"smu:|device lost|wedged)",
          tier=Tier.HARDWARE),
     Rule("rocm.ecc", Kind.ECC, SEV1, ("amdgpu", "ras"),
          r"amdgpu[^\n]*(uncorrectable|ras error|bad page)", tier=Tier.DECISIVE),

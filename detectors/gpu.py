@@ -41,7 +41,8 @@ MISMATCH = (
 # fmt: off
 RULES = (
     Rule("gpu.lost", Kind.GPU_LOST, SEV1,
-         ("fallen off the bus", "config space inaccessible", "device inaccessible", "gpu is lost", "gpu_is_lost",
+         ("fallen off the bus", "config space inaccessible", "device inaccessible",
+          "gpu is lost", "gpu_is_lost",
           "gpu lost", "err!", "unable to determine the device handle for gpu",
           "gpu is no longer accessible", "failed to get details on gpu",
           "api_gpu_attached_sanity_check failed", "gpu_in_fullchip_reset"), tier=HARD),
@@ -49,7 +50,8 @@ RULES = (
          ("count reported lower than configured", "gpu count mismatch", "gpus found,",
           "count changed for node", "gres.conf file", "gres/gpu"),
          r"lower than configured|count mismatch|\d gpus found, \d+ expected|"
-         r"gres/gpu[^\n]*count (changed|too low)|gres/gpu[^\n]*inconsistent with|gres\.conf file /dev/(nvidia|dri)", tier=HARD),
+         r"gres/gpu[^\n]*count (changed|too low)|gres/gpu[^\n]*inconsistent with|gres\.conf "
+         r"file /dev/(nvidia|dri)", tier=HARD),
     Rule("gpu.no_config", Kind.GPU_LOST, SEV1, ("(rev ff)",), r"nvidia[^\n]*\(rev ff\)", tier=HARD),
     Rule("gpu.mismatch", Kind.DRIVER_MISMATCH, SEV1, MISMATCH, tier=Tier.DECISIVE),
     Rule("gpu.unhealthy", Kind.GPU_DRIVER, SEV1,
@@ -67,15 +69,18 @@ RULES = (
           "the nvidia probe routine failed", "failed to allocate nvkms", "nvidia_uvm: failed",
           "pci i/o region assigned to your", "initialization error: nvml", "nvml_error_unknown",
           "failed to copy vbios", "nvidia: probe of", "no nvidia graphics adapter",
-          "nvidia probe routine was not called", "no nvidia gpu found", "in reset required state", "corrupt inforom",
+          "nvidia probe routine was not called", "no nvidia gpu found",
+          "in reset required state", "corrupt inforom",
           "reset required [nv_err", "gpu requires reset", "power cables not attached",
           "interrupt issue with a gpu",
           "failed to create a cuda context", "corresponding cuda device for gpu",
           "no longer bound to a cuda context"), tier=HARD),
     Rule("gpu.driver.assert", Kind.GPU_DRIVER, SEV1, ("nvrm",),
          r"nvrm:? .*(\w*rpc\w*:? [^\n]*failed|\bgsp\w* failed|booter\w* failed|execute booter|"
-         "cannot bootstrap|gsp timeout|rpc.*time.?out|timed? ?out.*(rpc|gsp)|heartbeat timed out|gsp timeout|"
-         "subsystem error|gpu at [^\\n]*is not responding|failed to (load|init|boot)|probably locked|"
+         "cannot bootstrap|gsp timeout|rpc.*time.?out|timed? ?out.*(rpc|gsp)|heartbeat timed "
+         "out|gsp timeout|"
+         "subsystem error|gpu at [^\\n]*is not responding|failed to (load|init|boot)|probably "
+         "locked|"
          "unable to (reset|recover)|is not supported by)", tier=HARD),
     Rule("gpu.smi.hang", Kind.GPU_DRIVER, SEV1, ("nvidia-smi",),
          r"nvidia-smi[^\n]{0,40}(timed out|timeout|hangs|hung|did not (return|respond))",

@@ -14,7 +14,8 @@ from dataclasses import replace
 from detectors.rules import PEER, SELF, SEV1, SEV2, SEV3, UNKNOWN, Finding
 from detectors.verdict import Kind
 
-GUESSED = ("unknown", "nccl.warning", "python.other", "slurm.reason")  # rules that know that something is wrong
+# Rules that know that something is wrong, and no more.
+GUESSED = ("unknown", "nccl.warning", "python.other", "slurm.reason")
 FOREIGN = re.compile(
     r"\b(hip|npu|ascend|triton|xla|tpu|neuron|habana|acl|(?:miopen|syn|hccl)\w*)\b|torch_npu|hccl"
 )
@@ -30,18 +31,21 @@ TABLE = tuple(
          Kind.CHECKPOINT, SEV2, SELF),
         ("storage", r"(sav|writ)\w* [^\n]*(checkpoint|ckpt|file|disk)|filesystem|\b(disk|volume)\b",
          Kind.STORAGE, SEV2, SELF),
-        ("rdma", r"infiniband|net/ib|\bibv?_|rdma|roce\b|\bqp\b|\bcqe?\b|mlx\d|\befa\b|libfabric|\bucx\b",
+        ("rdma", r"infiniband|net/ib|\bibv?_|rdma|roce\b|\bqp\b|\bcqe?\b|mlx\d|\befa\b|"
+                 r"libfabric|\bucx\b",
          Kind.NETWORK, SEV3, UNKNOWN),
         ("peer", r"disconnect|\bpeers?\b|remote (rank|process|worker)|heartbeat",
          Kind.LOST, SEV2, PEER),
         ("network", r"socket|\bconnect(ion)?\b|\bnetwork\b|\bdns\b|unreachable|timed? ?out",
          Kind.NETWORK, SEV3, UNKNOWN),
         # What Slurm's commands refuse was asked for wrongly.
-        ("request", r"^\W*((sbatch|salloc): (error|fatal)|srun: fatal): |^\W*srun: error: .*(invalid|"
+        ("request", r"^\W*((sbatch|salloc): (error|fatal)|srun: fatal): |^\W*srun: error: "
+                    r".*(invalid|"
          "specif|option|permit|cannot|allocat|requested)", Kind.CONFIGURATION, SEV2, SELF),
         ("cuda", r"\bcu(da|dnn|blas|fft)", Kind.CUDA, SEV2, SELF),
         ("configuration", r"\bconfig|argument|\boption\b|not (supported|installed|compatible)|"
-         r"incompatible|\brequires\b|is only supported|\bno gpus? (found|available)|version (mismatch|conflict)", Kind.CONFIGURATION, SEV2, SELF),
+         r"incompatible|\brequires\b|is only supported|\bno gpus? (found|available)|version "
+         r"(mismatch|conflict)", Kind.CONFIGURATION, SEV2, SELF),
         # What a program raises without a name of its own is its own matter.
         ("raised", r"\b(runtimeerror|exception): |^traceback", Kind.USER_BUG, SEV2, SELF),
     )

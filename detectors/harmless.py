@@ -65,9 +65,10 @@ HARMLESS = re.compile(
             r"net/plugin: (?:no plugin|could not find|failed to find)|dmabuf is (?:un)?available",
             r"using devices used by this process is currently unknown|device_id",
             # launchers and Slurm
-            r"\bretry(?:ing)?\b(?!.{0,3}(?:count|exceeded|exc|counter|limit))",
+            r"(?<!no-)\bretry(?:ing)?\b(?!.{0,3}(?:count|exceeded|exc|counter|limit))",
             r"(?:x11|spank)[^\n]*(?:plugin|display)|cannot find name for (?:user|group) id|"
-            r"requested nodes are busy|configuration not available now|temporarily disabled|queued and waiting for resources|"
+            r"requested nodes are busy|configuration not available now|temporarily disabled|"
+            r"queued and waiting for resources|"
             r"srun: error: \S+ tasks? [\d,-]+: terminated|srun: debug|slurmd: debug|: debug\d?:|"
             r"done with job|extern step for|bypassing signal|could not open \w+ state file|"
             "state save file|"
@@ -79,7 +80,8 @@ HARMLESS = re.compile(
             r"\b(?:errors?|failures?|failed) ?[:=] ?0(?:\.0+)?\b(?! in )",
             r"\bexitcode\.ok\b|\bno [\w ]{0,30}\b(?:errors?|issues?|failures?|flaps?|problems?)"
             r"(?: (?:was|were|ha[sv]e? been))? (?:found|detected|reported|seen)|"
-            r"\ball (?:\w+ ){0,3}(?:links|ports|gpus|checks|tests|ranks|nodes)[\w ]{0,20} (?:up|passed|"
+            r"\ball (?:\w+ ){0,3}(?:links|ports|gpus|checks|tests|ranks|nodes)[\w ]{0,20} "
+            r"(?:up|passed|"
             r"healthy|ok|active|fine)\b",
             # the kernel's ordinary life
             r"masking unsupported request error|nvidia-nvswitch\d*: (?:open|probing|using)|"

@@ -38,15 +38,18 @@ RULES = (
          ("aer:", "pcie bus error", "dpc:", "pciehp", "pcie fatal", "link retraining", "pcie link"),
          r"severity=uncorrect|uncorrect[a-z]* \((non-)?fatal\)|uncorrectable \(?(non-)?fatal|"
          r"device recovery failed|can't recover|dpc: containment|pciehp[^\n]*(link down|"
-         "card not present)|pcie link (is )?down|unsupported request error|link retraining failed", tier=HARD),
+         "card not present)|pcie link (is )?down|unsupported request error|link retraining "
+         "failed", tier=HARD),
     Rule("pcie.corrected", Kind.PCIE_AER, NONE, ("aer:", "pcie bus error"),
          "severity=correct(ed|able)|correct(ed|able) error", tier=Tier.HINT),
     Rule("pcie.power", Kind.THROTTLE, NONE, ("insufficient power on the pcie slot",),
          tier=Tier.HINT),
     Rule("pcie.narrow", Kind.STRAGGLER, SEV1, ("available pcie bandwidth, limited by",),
          r"(mlx\d|nvidia|bnxt|efa|hfi1)\S* [^\n]*available pcie bandwidth, limited by", tier=HARD),
-    Rule("pcie.narrow.field", Kind.STRAGGLER, SEV1, ("downgraded", "pcie link width", "link width\n"),
-         r"lnksta:[^\n]*\(downgraded\)|link width\s+max *: *(\d+)x\s+current *: *(?!\1x)\d|pcie link width[^\n]*(expected|should be|degraded)",
+    Rule("pcie.narrow.field", Kind.STRAGGLER, SEV1, ("downgraded", "pcie link width",
+          "link width\n"),
+         r"lnksta:[^\n]*\(downgraded\)|link width\s+max *: *(\d+)x\s+current *: *(?!\1x)\d|"
+         r"pcie link width[^\n]*(expected|should be|degraded)",
          tier=HARD),
     Rule("kernel.lockup", Kind.LOCKUP, SEV1,
          ("soft lockup", "hard lockup", "kernel panic", "self-detected stall",
@@ -76,14 +79,16 @@ RULES = (
          ("i/o error", "jbd2", "medium error", "aborting journal", "failed command", "md/raid",
           "superblock", "ext4-fs error", "xfs (", "btrfs error", "nvme nvme", "buffer i/o",
           "read-only", "hostbyte=did_", "device offlined", "beyond end of device", "disk failure",
-          "no available path", "to offline device", "capacity change", "loading journal", "can't read"),
+          "no available path", "to offline device", "capacity change",
+          "loading journal", "can't read"),
          r"ext4-fs error|(ext4|btrfs)[^\n]*: (i/o error|remounting)|jbd2: no valid|"
          r"(ext4-fs|xfs) \([^)]*\): (error loading|unable to read|can't read)|"
          r"xfs \([^)]*\): [^\n]*(i/o error|corruption|shutting down|"
          r"shutdown|error -\d|internal error)|hostbyte=did_(?!ok)|device offlined|"
          r"btrfs[^\n]*error|(buffer |critical |metadata )?i/o error[, ][^\n]*(dev|sector)|"
          r"nvme nvme\d+: [^\n]*(timeout(?! set)|controller is down|removing after|aborting|"
-         "identify controller failed|reset failure)|capacity change from [1-9]\\d* to 0\\b|critical (medium|target) error|jbd2: error|"
+         "identify controller failed|reset failure)|capacity change from [1-9]\\d* to 0\\b|"
+         "critical (medium|target) error|jbd2: error|"
          "aborting journal|"
          r"ata\d[^\n]*failed command|nvme\d+n\d+: i/o cmd[^\n]*i/o error|"
          r"raid\d*[^\n]*disk failure|md/raid[^\n]*failed|beyond end of device|no available path|"

@@ -28,7 +28,8 @@ RULES = (
          "creating new|unable to "
          "open|unable to register memory|no device match|no usable|no ip interface|no interface|"
          r"no \S*nic)|version mismatch|incompatible|mismatched nccl|not backwards compatible|"
-         "library is too old|fi_getinfo\\(?\\)? call failed|too old version|invali[dg] config|invalid nccl_|no transport found|"
+         "library is too old|fi_getinfo\\(?\\)? call failed|too old version|invali[dg] config|"
+         "invalid nccl_|no transport found|"
          "no path computed|minimum requirement|not supported (prior|by|on)|detected mixed|"
          r"different link|(rc: -22|error: -22|invalid argument)(?!'))",
          unless="cuda failure|reg_mr|modify_qp", recurs=True),

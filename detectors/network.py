@@ -142,7 +142,16 @@ LINK_UP = re.compile(
     r"\blink is up|link up|link status definitely up|link becomes ready|port active|"
     r"ibv_event_port_active|gained carrier|port \d+ is up|port up"
 )
-LINK_WORDS = ("link", "port error", "port_err", "port_down", "carrier", "port down", "flap", "is down")
+LINK_WORDS = (
+    "link",
+    "port error",
+    "port_err",
+    "port_down",
+    "carrier",
+    "port down",
+    "flap",
+    "is down",
+)
 
 
 def find_links(text: Text) -> Iterator[Finding]:

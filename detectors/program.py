@@ -32,7 +32,8 @@ RULES = (
          "does not appear to have a file|ninja is required|mismatches the version that was|"
          r"version incompatibility|distributionnotfound|"
          r"error while loading shared|oci runtime \w+ failed|could not select device driver|"
-         r"container creation failed|binary was not found|error: [^\n]*please install|was not built with",
+         r"container creation failed|binary was not found|error: [^\n]*please install|was not "
+         r"built with",
          recurs=True),
     Rule("config.file", Kind.CONFIGURATION, SEV2,
          ("filenotfounderror", "no such file or directory", "notadirectoryerror",
@@ -157,8 +158,11 @@ RULES = (
          r"stack overflow|^\S+: [^\n]*: assertion [`']", tier=SYMPTOM,
          unless="potential root causes|possible (root )?causes"),
     Rule("program.aborted", Kind.EXITED, SEV2,
-         ("aborted", "core dumped", "dumped core", "sigabrt", "hangup", "systemexit", "terminated", "已放弃"),
-         r"\baborted\b(?! before step)|已放弃|core dumped|dumped core|sigabrt|(?m:^hangup$)|systemexit: [1-9]|"
+         ("aborted", "core dumped",
+          "dumped core", "sigabrt", "hangup", "systemexit", "terminated",
+                                    "已放弃"),
+         r"\baborted\b(?! before step)|已放弃|core dumped|dumped core|sigabrt|(?m:^hangup$)|"
+         r"systemexit: [1-9]|"
          r"(?m:^terminated$)|"
          r"line \d+: +\d+ terminated", tier=Tier.HINT),
     Rule("program.uncaught", Kind.EXITED, SEV2, ("terminate called",), tier=Tier.SUMMARY),

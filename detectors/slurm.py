@@ -36,11 +36,13 @@ NO_PLUGIN = (
 RULES = (
     Rule("slurm.time_limit", Kind.TIME_LIMIT, NONE,
          ("due to time limit", "exceeded job time limit", "term_runlimit", "walltime",
-          "timelimit", " timeout ", "jobstate=timeout", "jobstate=deadline", "longer than the specified deadline",
+          "timelimit", " timeout ", "jobstate=timeout", "jobstate=deadline",
+          "longer than the specified deadline",
           "due to deadline", "time limit exhausted", "reached time limit", "exceeded time limit",
           "timed out"),
          r"due to time limit|exceeded (job )?time limit|term_runlimit|walltime[^\n]*exceeded|"
-         r"jobstate=(timeout|deadline)|specified deadline|\btimeout +(\d+-)?\d\d:\d\d:\d\d|\btimeout +0:\d|"
+         r"jobstate=(timeout|deadline)|specified deadline|\btimeout +(\d+-)?\d\d:\d\d:\d\d|"
+         r"\btimeout +0:\d|"
          r"due to deadline|time ?limit (reached|exhausted|exceeded)|reached time limit|"
          r"jobid=\d+[^\n]* (exceeded time limit|timed out)",
          tier=DECISIVE),
@@ -70,7 +72,8 @@ RULES = (
     Rule("kubernetes.evicted", Kind.STORAGE, SEV2,
          ("low on resource: ephemeral", "low on resource: disk",
           "ephemeral local storage usage exceeds"), tier=HARD, recurs=True),
-    Rule("kubernetes.mount", Kind.STORAGE, SEV2, ("mountvolume.setup failed", "failedmount"), tier=HARD),
+    Rule("kubernetes.mount", Kind.STORAGE, SEV2,
+         ("mountvolume.setup failed", "failedmount"), tier=HARD),
     Rule("kubernetes.memory", Kind.HOST_OOM, SEV2,
          ("low on resource: memory", "due to memory pressure"), tier=HARD),
     Rule("kubernetes.node", Kind.LOST, SEV1,
@@ -120,9 +123,11 @@ RULES = (
     Rule("slurm.prolog", Kind.EXITED, SEV1,
          ("prolog", "epilog", "batch job complete failure", "launch failed requeued held",
           "requeued in held state", "launch failure limit", "requeued held",
-          "slurmd could not", "job env setup error", "plugin stack initialization failed", "launch_failed_requeued",
+          "slurmd could not", "job env setup error",
+          "plugin stack initialization failed", "launch_failed_requeued",
           "requeued_in_held"),
-         r"batch job complete failure|job env setup error|(prolog|epilog)[^\n]*(fail|error|status|time(d |-)?out|"
+         r"batch job complete failure|job env setup error|(prolog|epilog)[^\n]*(fail|error|"
+         r"status|time(d |-)?out|"
          "hung|unable|"
          "exit code [1-9])|requeued[_ ](in[_ ])?held|launch failure limit|slurmd could not (execve|"
          "set up|connect)|plugin stack initialization failed", tier=HARD),
@@ -136,7 +141,8 @@ RULES = (
     Rule("slurm.duplicate", Kind.SOFTWARE, SEV1, ("duplicate jobid",), tier=HARD),
     Rule("slurm.refused", Kind.CONFIGURATION, SEV1,
          ("_slurm_rpc_node_registration", "node registration failed"),
-         r"node_registration node=\S+ invalid argument|node registration failed", tier=Tier.SUMMARY),
+         r"node_registration node=\S+ invalid argument|node registration "
+         r"failed", tier=Tier.SUMMARY),
     # In the words of whoever drained the node, mostly a script.
     Rule("slurm.reason", Kind.SOFTWARE, SEV1, ("reason=",),
          r"state=\S*(drain|down|fail)[^\n]*reason=[^\n]*\b(errors?|fail\w*|bad|broken|faulty|down|lost|"

@@ -16,8 +16,10 @@ FULL = (
     "空き領域がありません",
 )  # fmt: skip
 
+# What a store refuses for good; all else it may grant at the next try.
 DENIED = (
-    r"\((accessdenied|nosuch(bucket|key)|invalidaccesskeyid|signaturedoesnotmatch|expiredtoken|40[134])\)"
+    r"\((accessdenied|nosuch(bucket|key)|invalidaccesskeyid|signaturedoesnotmatch|expiredtoken|"
+    r"40[134])\)"
 )
 
 # fmt: off

@@ -64,7 +64,8 @@ BARS: Mapping[str, Bar] = {
     # It may drain a node, so it starts high; and what a driver or a device says of itself is seldom
     # wrong, so it takes more to lose it. A fault may spare training: progress refutes nothing.
     **dict.fromkeys(
-        ("xid", "sxid", "gpu", "dcgm", "nvlink", "fabric", "pcie", "memory", "kernel", "oom", "host", "dma",
+        ("xid", "sxid", "gpu", "dcgm", "nvlink", "fabric", "pcie", "memory", "kernel", "oom",
+        "host", "dma",
          "verbs", "port", "link", "ib", "nvml", "infiniband", "cgroup", "edac", "sensor",
          "rocm"),
         DEVICE,
