@@ -54,6 +54,12 @@ def _absolute(value: str) -> str:
     return value
 
 
+def _file_path(value: str) -> str:
+    if value and not value.startswith("/"):
+        raise ValueError("write an absolute path")
+    return value
+
+
 def _names(value: object) -> object:
     if isinstance(value, str):
         return tuple(value.replace(",", " ").split())
@@ -63,6 +69,8 @@ def _names(value: object) -> object:
 
 
 Address = Annotated[str, AfterValidator(_host_and_port)]
+TlsAddress = Annotated[str, AfterValidator(lambda value: value and _host_and_port(value))]
+File = Annotated[str, AfterValidator(_file_path)]
 SocketPath = Annotated[str, AfterValidator(_absolute)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -117,6 +125,13 @@ class Settings(_Section):
     slurm_timeout_seconds: Seconds = 10.0
     history_days: Annotated[int, Field(ge=0)] = 90  # 0: nothing is ever forgotten
     admins: Names = ()
+    operators: Names = ()
+    api_tls_listen: TlsAddress = ""  # "": nowhere
+    api_tls_certificate: File = ""
+    api_tls_key: File = ""
+    api_jwks: File = ""
+    api_slurm_tokens: bool = False
+    api_munge: bool = True
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     mode: Mode = Mode.OBSERVE
     policy: PolicySettings = Field(default_factory=PolicySettings)

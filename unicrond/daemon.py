@@ -79,7 +79,9 @@ class Daemon:
             silence_allowed(settings.slurm_timeout_seconds),
         )
         self._planning = Planning(store, self._clock, worker_command(config))
-        self._control = ControlServer(settings.control_socket, self._loop.emit, self._clock.now)
+        self._control = ControlServer(
+            settings.control_socket, self._loop.emit, self._clock.now, store.audit
+        )
         self._threads = ThreadPoolExecutor(SLURM_THREADS, "slurm")
         self._origins = Origins()
         self._in_flight: set[ActionKey] = set()

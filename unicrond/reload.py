@@ -1,7 +1,8 @@
 """What a configuration that was read anew changes in a unicrond that runs. Pure.
 
 at once               numbers of [policy], log_level
-by a new process      what only the API or the planner read: admins, cluster, [accounts.NAME]
+by a new process      what only the API or the planner read: admins, operators, cluster, api_tls_*,
+                      api_jwks, api_slurm_tokens, api_munge, [accounts.NAME]
 after a restart       the rest: addresses, the database, how Slurm is asked
 never                 mode: it is set by `unicronctl mode`, and remembered
 """
@@ -12,7 +13,12 @@ from dataclasses import dataclass, field
 
 from unicrond.config import Settings
 
-OF_OTHER_PROCESSES = frozenset({"admins", "cluster", "accounts"})
+OF_OTHER_PROCESSES = frozenset(
+    {
+        "admins", "operators", "cluster", "accounts", "api_jwks", "api_slurm_tokens", "api_munge",
+        "api_tls_listen", "api_tls_certificate", "api_tls_key",
+    }
+)  # fmt: skip
 AT_ONCE = frozenset({"policy", "log_level"})
 NEVER = frozenset({"mode"})
 

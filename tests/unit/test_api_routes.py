@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from db import newer
+from db.audit import Audited
 from db.queries import Queries
 from db.store import SqlStore
 from tests.contract.test_store_contract import (
@@ -48,7 +49,11 @@ class NotingControl:
         self.fault = ""
         self.commands: list[tuple[Mode, int | None, str, str]] = []
         self.reviews: list[tuple[int, Proof, str, bool, str]] = []
+        self.notes: list[Audited] = []
         self.shares: list[tuple[int, float | None, int | None, str, str]] = []
+
+    def note(self, entry: Audited) -> None:
+        self.notes.append(entry)
 
     def set_mode(self, mode: Mode, run_id: int | None, who: str, why: str) -> None:
         if self.fault:

@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from db.queries import Queries
 from unicrond import __version__
 from unicrond.api import commands, errors, knowledge, lists, live, stories, summary, web
+from unicrond.api.commands import Commands
 from unicrond.api.control import Control
 from unicrond.api.gate import Gate
 from unicrond.api.view import Viewer
@@ -24,6 +25,7 @@ def create_app(
     admins: Collection[str] = (),
     now: Callable[[], float] = time.time,
     viewer: Viewer | None = None,
+    gate: Gate | None = None,
 ) -> FastAPI:
     app = FastAPI(
         title="unicrond", version=__version__, openapi_url="/v1/openapi.json", docs_url=None,
@@ -32,14 +34,14 @@ def create_app(
     errors.install(app)
     viewer = viewer or Viewer(queries)
 
-    app.state.gate = Gate()
+    app.state.gate = gate or Gate(cluster, admins)
     for router in (
         summary.routes(queries, viewer, cluster, now),
         lists.routes(queries, viewer),
         stories.routes(queries, viewer),
         live.routes(queries, viewer),
         knowledge.routes(queries),
-        commands.routes(queries, control, admins),
+        commands.routes(Commands(queries, viewer, control, now)),
     ):
         app.include_router(router, prefix="/v1", responses=errors.RESPONSES)
     app.include_router(web.routes())

@@ -1,75 +1,157 @@
-"""Commands: checked here, carried out by the loop."""
+"""Commands: checked here, carried out by the loop, noted in the audit log whatever came of them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 
+from db.audit import Audited
 from db.queries import Queries
 from unicrond.api import rights
+from unicrond.api.callers import Asking, Caller, Role
 from unicrond.api.control import Control
 from unicrond.api.errors import NotFound
-from unicrond.api.models import ModeIn, ModeOut, ReviewGivenOut, ReviewIn, ShareIn, ShareOut
-from unicrond.api.places import Number
+from unicrond.api.models import (
+    AuditOut,
+    ModeIn,
+    ModeOut,
+    PageOut,
+    ReviewGivenOut,
+    ReviewIn,
+    ShareIn,
+    ShareOut,
+)
+from unicrond.api.places import After, Limit, Name, Number
 from unicrond.api.stories import seen_incident, seen_run
-from unicrond.api.view import heartbeat_of
-from unicrond.errors import Refused
+from unicrond.api.view import Viewer, heartbeat_of
+from unicrond.errors import Refused, Unavailable, UnicronError
 from unicrond.model.decision import Mode
 from unicrond.model.incident import Proof
+from unicrond.model.run import Run
+
+log = logging.getLogger(__name__)
 
 
-def _who(request: Request) -> int:
-    """The user at the other end of the Unix socket, as the kernel says."""
-    uid: int | None = request.scope.get("peer_uid")
-    if uid is None:
-        raise Refused("commands come over the Unix socket: use unicronctl on unicrond's host")
-    return uid
+class Commands:
+    """What each command needs: where to look things up, whom to tell, what to note."""
+
+    def __init__(
+        self, queries: Queries, viewer: Viewer, control: Control, now: Callable[[], float]
+    ) -> None:
+        self.queries, self.control = queries, control
+        self._viewer, self._now = viewer, now
+
+    def account(self, run: Run | None) -> str:
+        """That the run's job is counted to, "" where that is not known now."""
+        entries = self._viewer.current().allocations.entries if run else ()
+        jobs = (entry.value.allocation for entry in entries)
+        return next((job.account for job in jobs if run and job.job_id == run.run_id), "")
+
+    @contextmanager
+    def noted(self, caller: Caller, command: str, subject: str, why: str) -> Iterator[None]:
+        """Refuses who has no name; notes the command when it is over."""
+        refusal = ""
+        try:
+            if caller.role is Role.VIEWER:
+                raise Refused(rights.STRANGER)
+            yield
+        except (UnicronError, NotFound) as error:
+            refusal = str(error)
+            raise
+        finally:
+            self._note(
+                Audited(
+                    self._now(), caller.user, str(caller.role), caller.via, caller.origin,
+                    command, subject, why, refusal,
+                )
+            )  # fmt: skip
+
+    def _note(self, entry: Audited) -> None:
+        try:
+            self.control.note(entry)
+        except Unavailable as error:
+            log.warning("audit: not stored (%s): %s", error, entry)
 
 
-def routes(queries: Queries, control: Control, admins: Collection[str]) -> APIRouter:
+def routes(commands: Commands) -> APIRouter:
     router = APIRouter(tags=["commands"])
+    _modes(router, commands)
+    _shares(router, commands)
+    _reviews(router, commands)
+    _audit(router, commands.queries)
+    return router
+
+
+def _modes(router: APIRouter, commands: Commands) -> None:
+    queries = commands.queries
 
     @router.post("/mode")
-    def set_mode(request: Request, wanted: ModeIn) -> ModeOut:
-        """Over the Unix socket only: the rights are those of the user who connects."""
-        uid = _who(request)
-        run = None if wanted.run_id is None else seen_run(queries, wanted.run_id)
-        heartbeat = heartbeat_of(queries)
-        cluster: Mode | None = heartbeat.mode if heartbeat else None
-        if refusal := rights.refusal(uid, admins, wanted.mode, run, cluster):
-            raise Refused(refusal)
-        control.set_mode(wanted.mode, wanted.run_id, rights.user_name(uid), wanted.why)
+    def set_mode(caller: Asking, wanted: ModeIn) -> ModeOut:
+        """Whether decisions are carried out, for the cluster or for one run."""
+        subject = "cluster" if wanted.run_id is None else f"run {wanted.run_id}"
+        with commands.noted(caller, f"mode {wanted.mode}", subject, wanted.why):
+            run = None if wanted.run_id is None else seen_run(queries, wanted.run_id)
+            heartbeat = heartbeat_of(queries)
+            cluster: Mode | None = heartbeat.mode if heartbeat else None
+            account = commands.account(run)
+            if refusal := rights.refusal(caller, wanted.mode, run, cluster, account):
+                raise Refused(refusal)
+            commands.control.set_mode(wanted.mode, wanted.run_id, caller.user, wanted.why)
         return ModeOut(mode=wanted.mode, run_id=wanted.run_id)
 
+
+def _shares(router: APIRouter, commands: Commands) -> None:
     @router.post("/runs/{run_id}/share")
-    def set_share(request: Request, run_id: Number, wanted: ShareIn) -> ShareOut:
+    def set_share(caller: Asking, run_id: Number, wanted: ShareIn) -> ShareOut:
         """What a run's work is worth, and which nodes plans leave it in any case."""
-        uid, run = _who(request), seen_run(queries, run_id)
         weight, floor = wanted.weight, wanted.floor_nodes
-        if refusal := rights.share_refusal(uid, admins, run, weight, floor):
-            raise Refused(refusal)
-        if run.state.ended:
-            raise Refused(f"run {run_id} is over")
-        control.set_share(run_id, weight, floor, rights.user_name(uid), wanted.why)
+        with commands.noted(caller, "share", f"run {run_id}", wanted.why):
+            run = seen_run(commands.queries, run_id)
+            account = commands.account(run)
+            if refusal := rights.share_refusal(caller, run, weight, floor, account):
+                raise Refused(refusal)
+            if run.state.ended:
+                raise Refused(f"run {run_id} is over")
+            commands.control.set_share(run_id, weight, floor, caller.user, wanted.why)
         return ShareOut(
             run_id=run_id,
             weight=run.weight if weight is None else weight,
             floor_nodes=run.floor_nodes if floor is None else floor,
         )
 
-    @router.post("/incidents/{incident_id}/review")
-    def review(request: Request, incident_id: Number, given: ReviewIn) -> ReviewGivenOut:
-        """Says whether an incident was one. The last word replaces the one before."""
-        uid = _who(request)
-        incident, reviewed = seen_incident(queries, incident_id), queries.review(incident_id)
-        run = queries.run(incident.run_id) if incident.run_id is not None else None
-        if refusal := rights.review_refusal(uid, admins, incident, run):
-            raise Refused(refusal)
-        if reviewed is None:
-            raise NotFound(f"incident {incident_id} was opened by no rule that keeps a record")
-        official, who = rights.is_admin(uid, admins), rights.user_name(uid)
-        control.review(incident_id, Proof(given.proof), who, official, given.why)
-        return ReviewGivenOut(incident_id=incident_id, rule=reviewed.rule, proof=Proof(given.proof))
 
-    return router
+def _reviews(router: APIRouter, commands: Commands) -> None:
+    queries = commands.queries
+
+    @router.post("/incidents/{incident_id}/review")
+    def review(caller: Asking, incident_id: Number, given: ReviewIn) -> ReviewGivenOut:
+        """Says whether an incident was one. The last word replaces the one before."""
+        subject = f"incident {incident_id}"
+        with commands.noted(caller, f"review {given.proof}", subject, given.why):
+            incident, reviewed = seen_incident(queries, incident_id), queries.review(incident_id)
+            run = queries.run(incident.run_id) if incident.run_id is not None else None
+            account = commands.account(run)
+            if refusal := rights.review_refusal(caller, incident, run, account):
+                raise Refused(refusal)
+            if reviewed is None:
+                raise NotFound(f"{subject} was opened by no rule that keeps a record")
+            official, proof = caller.role is Role.ADMIN, Proof(given.proof)
+            commands.control.review(incident_id, proof, caller.user, official, given.why)
+        return ReviewGivenOut(incident_id=incident_id, rule=reviewed.rule, proof=proof)
+
+
+def _audit(router: APIRouter, queries: Queries) -> None:
+    @router.get("/audit")
+    def audit(
+        caller: Asking, who: Name = "", after: After = "", limit: Limit = 100
+    ) -> PageOut[AuditOut]:
+        """Every command that was given, newest first; one's own, for operators everybody's."""
+        if caller.role is Role.VIEWER:
+            raise Refused("the audit log is shown to users by name: use the Unix socket")
+        if caller.role < Role.OPERATOR:
+            who = caller.user
+        page = queries.audit(who=who, after=after, limit=limit)
+        return PageOut(items=[AuditOut.model_validate(item) for item in page.items], next=page.next)

@@ -5,6 +5,7 @@
      "who": "alice", "why": "..."}
     {"v": 1, "command": "share", "run_id": 4711, "weight": 2.0, "floor_nodes": null, "who": "root",
      "why": "..."}
+    {"v": 1, "command": "audit", "entry": {"at": 1.7e9, "who": "alice", ...}}: is only noted
     {"ok": true}     or     {"ok": false, "error": "a sentence"}
 
 Rights were checked by the API (rights.py); the loop's side accepts its own user and root only.
@@ -22,8 +23,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from db.audit import Audited
+from db.codec import decode, encode
 from unicrond.api.sockets import bind_unix, peer_uid
-from unicrond.errors import BadInput, Unavailable
+from unicrond.errors import BadInput, StoreUnavailable, Unavailable
 from unicrond.link.messages import MOST_NODES, MOST_WEIGHT
 from unicrond.model.decision import Mode
 from unicrond.model.events import Event, ModeSet, ReviewGiven, ShareSet
@@ -52,6 +55,9 @@ class Control(Protocol):
     ) -> None:
         """In the same way."""
 
+    def note(self, entry: Audited) -> None:
+        """Puts a command into the audit log; raises Unavailable when that is not known."""
+
 
 class ControlClient:
     """The API's side. Blocks; to be called in a thread."""
@@ -74,6 +80,9 @@ class ControlClient:
             "share", run_id=run_id, weight=weight, floor_nodes=floor_nodes, who=who, why=why
         )
 
+    def note(self, entry: Audited) -> None:
+        self._command("audit", entry=encode(entry))
+
     def _command(self, command: str, **words: object) -> None:
         reply = self._ask({"v": VERSION, "command": command, **words})
         if not reply.get("ok"):
@@ -93,10 +102,13 @@ class ControlClient:
 
 
 class ControlServer:
-    """The loop's side. `clock` gives the time of the events."""
+    """The loop's side. `now` gives the time of the events; `note` keeps the audit log."""
 
-    def __init__(self, path: str, emit: Emit, now: Callable[[], float]) -> None:
-        self._path, self._emit, self._now = Path(path), emit, now
+    def __init__(
+        self, path: str, emit: Emit, now: Callable[[], float],
+        note: Callable[[Audited], None] = lambda _: None,
+    ) -> None:  # fmt: skip
+        self._path, self._emit, self._now, self._note = Path(path), emit, now, note
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -126,7 +138,10 @@ class ControlServer:
     async def _answer(self, line: bytes) -> dict[str, Any]:
         try:
             event = read_command(line, self._now())
-        except BadInput as error:
+            if isinstance(event, Audited):
+                self._note(event)
+                return {"ok": True}
+        except (BadInput, StoreUnavailable) as error:
             return {"ok": False, "error": str(error)}
         stored = asyncio.Event()
         if not self._emit(event, stored.set):
@@ -138,11 +153,13 @@ class ControlServer:
         return {"ok": True}
 
 
-def read_command(line: bytes, now: float) -> Event:
+def read_command(line: bytes, now: float) -> Event | Audited:
     """Raises BadInput."""
     try:
         data = json.loads(line)
         version, command = data["v"], data["command"]
+        if (version, command) == (VERSION, "audit"):
+            return decode(Audited, data["entry"])
         read = _READERS.get(command) if version == VERSION else None
         if read is None:
             raise BadInput(

@@ -12,14 +12,15 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from unicrond.api.limits import TooMany
 from unicrond.api.models import ErrorOut
-from unicrond.errors import BadInput, Refused, StoreUnavailable, Unavailable
+from unicrond.errors import BadInput, Refused, StoreUnavailable, Unavailable, UnicronError
 
 log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 64 * 1024
 RESPONSES: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorOut} for status in (400, 403, 404, 503)
+    status: {"model": ErrorOut} for status in (400, 401, 403, 404, 413, 429, 503)
 }
 _CODES: Mapping[int, str] = {
     400: "bad_input", 403: "forbidden", 404: "not_found", 405: "bad_input", 413: "too_large",
@@ -30,10 +31,16 @@ class NotFound(Exception):  # noqa: N818 - reads as what it is
     """Nothing of that name."""
 
 
+class Unauthenticated(UnicronError):  # noqa: N818
+    """It is not proved who asks."""
+
+
 def install(app: FastAPI) -> None:
     for error, status, code in (
         (BadInput, 400, "bad_input"),
+        (Unauthenticated, 401, "unauthenticated"),
         (Refused, 403, "forbidden"),
+        (TooMany, 429, "too_many"),
         (NotFound, 404, "not_found"),
         (StoreUnavailable, 503, "store_unavailable"),
         (Unavailable, 503, "daemon_unavailable"),

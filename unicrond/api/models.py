@@ -401,11 +401,29 @@ class DetectorOut(BaseModel):
     observes_for: list[str] = Field(description="users for whose runs alone it only observes")
 
 
+class AuditOut(BaseModel):
+    """A command: who gave it, when, why, from where, and what came of it."""
+
+    model_config = _example(
+        at=1.7e9, who="alice", role="user", via="unix", origin="uid 1001", command="mode paused",
+        subject="run 4711", why="debugging", refusal="",
+    )  # fmt: skip
+    at: float
+    who: str = Field(description="empty: somebody without a name, over loopback")
+    role: str = Field(description="viewer, user, operator or admin")
+    via: str = Field(description="unix, token, munge or loopback")
+    origin: str
+    command: str
+    subject: str
+    why: str
+    refusal: str = Field(description="why it was not taken, empty when it was")
+
+
 class ErrorOut(BaseModel):
     model_config = _example(code="not_found", message="run 12 is not known")
     code: str = Field(
-        description="bad_input, forbidden, not_found, too_large, store_unavailable, "
-        "daemon_unavailable, or internal: stable, to be acted upon by programs"
+        description="bad_input, unauthenticated, forbidden, not_found, too_large, too_many, "
+        "store_unavailable, daemon_unavailable, or internal: stable, for programs to act upon"
     )
     message: str = Field(description="for people; may change")
 

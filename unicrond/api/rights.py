@@ -1,43 +1,40 @@
 """Who may give which command.
 
-who                                  cluster's mode  run's mode         a review     run's share
-root, unicrond's own user, an admin  yes             yes                yes          yes
-the run's owner                      no              yes, active only   of this run  a lower weight
-                                                     if the cluster is
-anybody else                         no              no                 no           no
+who                    cluster's mode  run's mode          a review      run's share
+admin                  yes             yes                 yes           yes
+operator               paused only     yes, as the owner   yes           no
+the run's owner, who   no              yes, active only    of this run   a lower weight
+coordinates its account                if the cluster is
+anybody else           no              no                  no            no
+
+Root and unicrond's own user are admins (gate.py).
 """
 
 from __future__ import annotations
 
-import os
-import pwd
-from collections.abc import Collection
-
+from unicrond.api.callers import Caller, Role
 from unicrond.model.decision import Mode
 from unicrond.model.incident import Incident
 from unicrond.model.run import Run
 
-
-def user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"
+STRANGER = (
+    "commands come over the Unix socket, or with a token or a MUNGE credential: use unicronctl"
+)
 
 
-def is_admin(uid: int, admins: Collection[str]) -> bool:
-    return uid in (0, os.getuid()) or user_name(uid) in admins
+def _commands(caller: Caller, run: Run, account: str) -> bool:
+    return caller.role >= Role.OPERATOR or caller.owns(run.user, run.uid, account)
 
 
-def refusal(
-    uid: int, admins: Collection[str], mode: Mode, run: Run | None, cluster: Mode | None
-) -> str:
+def refusal(caller: Caller, mode: Mode, run: Run | None, cluster: Mode | None, account: str) -> str:
     """Why this command is not theirs to give, "" when it is. `run` None: the whole cluster."""
-    if is_admin(uid, admins):
+    if caller.role is Role.ADMIN:
         return ""
     if run is None:
-        return f"{user_name(uid)} may not set the cluster's mode: ask an admin of unicrond"
-    if run.uid != uid:
+        if caller.role is Role.OPERATOR and mode is Mode.PAUSED:
+            return ""
+        return f"{caller.user} may not set the cluster's mode: ask an admin of unicrond"
+    if not _commands(caller, run, account):
         return f"run {run.run_id} is {run.user}'s: only its owner and admins may set its mode"
     if mode is Mode.ACTIVE and cluster is not Mode.ACTIVE:
         return "the cluster's mode is not active: only an admin may make a run active"
@@ -45,21 +42,21 @@ def refusal(
 
 
 def share_refusal(
-    uid: int, admins: Collection[str], run: Run, weight: float | None, floor_nodes: int | None
+    caller: Caller, run: Run, weight: float | None, floor_nodes: int | None, account: str
 ) -> str:
     """Why this share is not theirs to set, "" when it is."""
-    if is_admin(uid, admins):
+    if caller.role is Role.ADMIN:
         return ""
-    if run.uid != uid:
+    if not caller.owns(run.user, run.uid, account):
         return f"run {run.run_id} is {run.user}'s: only its owner and admins may set its share"
     if floor_nodes is not None or (weight is not None and weight > run.weight):
         return f"only an admin may raise the weight of run {run.run_id} or guarantee it nodes"
     return ""
 
 
-def review_refusal(uid: int, admins: Collection[str], incident: Incident, run: Run | None) -> str:
+def review_refusal(caller: Caller, incident: Incident, run: Run | None, account: str) -> str:
     """Why this incident is not theirs to judge, "" when it is."""
-    if is_admin(uid, admins) or (run is not None and run.uid == uid):
+    if caller.role >= Role.OPERATOR or (run is not None and _commands(caller, run, account)):
         return ""
     whose = f"the owner of run {run.run_id} ({run.user}) and admins" if run else "admins"
     return f"incident {incident.incident_id}: only {whose} may say whether it was one"
