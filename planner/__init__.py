@@ -4,6 +4,7 @@ objective   what a division is worth: WAF over the time it lasts, less the price
 allocator   the exact best division of one pool
 pools       the best division of all pools: exact where they are separate
 program     several pools and limits by account, by integer programming with a proven gap
+choice      of these: who goes into which pool, by moves and swaps, and a bound by whole pools
 failover    the best division after every single next event, ready before it happens
 ready       that table for a whole cluster, and whether it foresaw what happened
 placement   which nodes

@@ -126,6 +126,28 @@ def test_time_decides_whether_the_plan_is_proven() -> None:
     assert proven.gain >= solve_program(larger(9), 0.0).gain
 
 
+def many_pools(seed: int) -> Problem:
+    """Four pools, two and two as fast; some runs would fill one alone."""
+    rng = np.random.default_rng(seed)
+    names, size = [f"p{i}" for i in range(4)], np.arange(33)
+    claims = []
+    for i in range(20):
+        curve = 1e15 * size ** rng.uniform(0.6, 0.97)
+        there = {name: (1 + j % 2 / 4) * curve for j, name in enumerate(names)}
+        home, weight = names[i % 4], float(rng.choice([0.5, 1.1, 2.0]))
+        claims.append(claim(i, 2, curve, weight=weight, pool=home, throughput=there))
+    return cluster(*claims, pools={name: Pool(name, 32) for name in names})
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_single_workers_of_many_pools_are_divided_within_the_gap(seed: int) -> None:
+    problem = many_pools(seed)
+    plan = solve(problem)
+    assert plan.proof is Proof.BOUND
+    assert plan.gap <= GAP
+    assert plan == solve(problem), "no clock decides"
+
+
 def test_one_pool_without_limits_is_exact_and_the_program_agrees() -> None:
     claims = [claim(i, size=4, weight=1 + i / 7) for i in range(5)]
     problem = cluster(*claims, workers=23)
