@@ -9,8 +9,9 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+import tomllib
 
-from unicrond.config import DEFAULT_PATH, Settings
+from unicrond.config import DEFAULT_PATH, Settings, keys
 
 SYSTEMD = Path(__file__).parents[2] / "systemd"
 
@@ -66,3 +67,23 @@ def test_systemd_finds_no_fault_in_the_units(tmp_path: Path) -> None:
     )
     assert len(units) == 2
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
+@pytest.mark.parametrize("unit_file", sorted(SYSTEMD.glob("*.service")), ids=lambda path: path.stem)
+def test_a_unit_may_do_little_beside_its_work(unit_file: Path) -> None:
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=true", "--threshold=25", str(unit_file)],
+        capture_output=True, text=True, timeout=30,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-200:]
+
+
+def test_the_configuration_that_is_installed_changes_nothing_and_names_real_keys() -> None:
+    text = (SYSTEMD / "unicron.toml").read_text()
+    assert tomllib.loads(text) == {}
+    wanted = re.sub(r"^#(?=\S)", "", text, flags=re.MULTILINE)
+    names = set(tomllib.loads(wanted)) | {
+        "policy." + key for key in tomllib.loads(wanted)["policy"]
+    }
+    assert names - {"policy"} <= {".".join(key) for key in keys()}
