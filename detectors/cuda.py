@@ -76,7 +76,7 @@ OOM = re.compile(
     r"(cuda|hip|xpu|npu|musa|mps|hpu|gpu)[^\n]{0,40}out of memory|out ?of ?memory ?error|"
     r"resource_exhausted: |cudaerrormemoryallocation|cuda_error_out_of_memory|"
     r"oom when allocating|failed to allocate [^\n]*(on the device|device memory|gpu|hbm)|"
-    r"out of memory while trying to allocate|cuda failure[^\n]*out of memory"
+    r"out of memory while trying to allocate|cuda failure[^\n]*out of memory|nv_err_no_memory"
 )
 HOST_SIDE = re.compile(r"cpu allocator|defaultcpuallocator|host memory|killed process|oom-kill")
 OTHER_PROCESS = re.compile(r"process \d+ has [\d.]+ [mkgt]ib memory in use")

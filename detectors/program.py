@@ -41,7 +41,7 @@ RULES = (
           "file not found", "没有那个文件或目录", "fileexistserror", "repositorynotfound",
           "entrynotfounderror", "is not a local folder", "[errno 17]", "error no file named",
           "can't load ", "datasetnotfounderror", "couldn't find a dataset", ": not found"),
-         r"filenotfounderror|^[^\n]*(error|cannot|can't|fatal|python3?\S*:|execve|"
+         r"filenotfounderror|^[^\n]*(error|exception|cannot|can't|fatal|python3?\S*:|execve|"
          r"failed)[^\n]*(no such file|does not exist|not found)|notadirectoryerror|"
          "isadirectoryerror|can.?t open file|fileexistserror|repositorynotfound|没有那个文件或目录|"
          r"(repo|dataset|(?<!local)entry)\w*notfounderror|is not a local folder|"
