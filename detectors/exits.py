@@ -36,10 +36,11 @@ RULES = (
     Rule("exit.actor", Kind.EXITED, SEV2,
          ("actor is dead", "actordiederror", "worker exit type", "workercrashederror",
           "actor died unexpectedly", "worker unexpectedly exits", "raylet", "actor unavailable",
-          "engine process failed", "enginedeaderror", "engine core proc", "worker died"),
+          "engine process failed", "enginedeaderror", "engine core proc", "worker died",
+          "crashed during start"),
          "actor is dead|actordiederror|worker exit type|workercrashederror|actor died|"
          r"worker unexpectedly exits|engine ?(process|dead|core)[^\n]*(fail|died|error)|"
-         "enginedeaderror|worker died", blame=PEER, tier=VICTIM),
+         "enginedeaderror|worker died|crashed during start", blame=PEER, tier=VICTIM),
     Rule("exit.terminated", Kind.EXITED, SEV2,
          ("death signal", "got signal: 15", "got signal: 1\n", "signalexception", "sighup",
           "sigtermexception"),
@@ -51,8 +52,7 @@ RULES = (
          "enginecore (failed|hit|encountered)|workerproc[^\n]*(fail|died)", tier=SUMMARY),
     Rule("exit.said", Kind.EXITED, SEV2,
          ("exited immediately because", "your workers crashed", "workers have died",
-          "worker crashed", "died (pid", "process is dead",
-          "crashed during start"), blame=UNKNOWN, tier=VICTIM),
+          "worker crashed", "died (pid"), blame=UNKNOWN, tier=VICTIM),
     Rule("exit.container", Kind.EXITED, SEV2, ("container failed", "status failed cmd"),
          r"container failed|status failed cmd[^\n]*code -?\d", tier=SUMMARY),
     Rule("kubernetes.pod", Kind.EXITED, SEV2, ("crashloopbackoff", " error "),
