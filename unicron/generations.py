@@ -34,6 +34,7 @@ STAY_GRACE_SECONDS = 0.1  # to a cut: the peers are stuck, what was under way ha
 REGROUP_GRACE_SECONDS = 1.0  # the peers may all be well, and transfer
 QUIET_SECONDS = 0.03  # from an error to closing connections that peers may still send on
 OUT_SECONDS = 15.0  # to be out of a generation that is over
+WAITS = "UNICRON_WAITS"  # set where a process is started for a generation to come
 NOT_OUT = 75  # exit code: to be tried again in a new process
 MOST_FORMINGS = 5  # tries in a row that came to no group
 PEERS = re.compile(r"gloo|nccl|connection|socket|timed out|store", re.IGNORECASE)
@@ -59,6 +60,7 @@ class Elastic:
         unicron.before_next_step = self._check
         try:
             self._greet()
+            self._await_place()
             while True:
                 outcome = self._once(train, args, options)
                 if not isinstance(outcome, _Raised):
@@ -150,6 +152,19 @@ class Elastic:
         if order is not None and order.verb == "stay":
             order = self._channel.order_after(order, DECISION_SECONDS)
         return order
+
+    def _await_place(self) -> None:
+        """A process that was started beforehand trains once a generation takes it in."""
+        if not os.environ.pop(WAITS, "") or self._channel is None:
+            return
+        order = self._channel.order_after(None, DECISION_SECONDS)
+        while order is not None and order.verb == "stay":
+            order = self._channel.order_after(order, DECISION_SECONDS)
+        if order is None or order.verb != "regroup":
+            raise SystemExit(NOT_OUT)
+        self._taken = order
+        os.environ.update(order.environment)
+        self._greet()
 
     def _check(self) -> None:
         """Raises Revoked when this generation is over."""

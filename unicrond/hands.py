@@ -12,6 +12,7 @@ ORDERS = frozenset(
     {
         ActionKind.STOP_RANKS,
         ActionKind.HOLD_RANKS,
+        ActionKind.PREPARE_RANKS,
         ActionKind.START_RANKS,
         ActionKind.SPAWN_AGENT,
         ActionKind.END_RUN,

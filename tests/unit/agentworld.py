@@ -61,14 +61,18 @@ def greet():
     body = {"v": 1, "type": "hello", "member": os.environ["UNICRON_MEMBER"], "regroups": True}
     out.sendall(json.dumps(body).encode() + b"\\n")
 greet()
+waits = os.environ.pop("UNICRON_WAITS", "")
 names = "RANK", "WORLD_SIZE", "UNICRON_GENERATION", "MASTER_ADDR", "MASTER_PORT"
 for line in out.makefile():
     body = json.loads(line)
-    if body["type"] == "welcome":
+    if waits and (body["type"] == "welcome" or body["verb"] != "regroup"):
+        print("waits", flush=True)
+    elif body["type"] == "welcome":
         place = [body["rank"], body["world_size"], body["generation"]]
         assert [str(part) for part in place] == [os.environ[name] for name in names[:3]]
         print("in", *(os.environ[name] for name in names), flush=True)
     elif body["verb"] == "regroup":
+        waits = ""
         os.environ.update(body["environment"])
         greet()
     else:

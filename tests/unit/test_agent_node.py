@@ -206,6 +206,40 @@ def test_the_last_of_those_that_wait_dies_too_and_all_is_proved_gone(tmp_path: P
     play(tmp_path, story)
 
 
+def test_ranks_that_were_prepared_wait_and_are_taken_in_as_they_are(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        await world.order(generation(1, Slot(0, "o1.0", "n2", 0)))
+        joint = generation(2, Slot(0, "o1.0", "n2", 0), Slot(1, "o2.1", "n1", 0))
+        assert (await world.node.prepare_ranks(joint)).state is OutcomeState.DONE
+        await until(lambda: world.node.prepared == ["o2.1"])
+        assert (world.state.phase, world.node.regrouping) == (Phase.IDLE, [])
+        pid = world.pid("o2.1")
+        assert (await world.node.prepare_ranks(joint)).state is OutcomeState.DONE
+        assert (await world.order(joint)).state is OutcomeState.DONE
+        await world.said("o2.1", "in 1 2 2")
+        assert (world.pid("o2.1"), world.node.prepared) == (pid, [])
+        assert world.processes() == [pid]
+        assert (await world.node.prepare_ranks(joint)).state is OutcomeState.REFUSED
+
+    play(tmp_path, story)
+
+
+def test_ranks_that_were_prepared_in_vain_are_stopped_with_the_others(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        for number, stop in ((1, True), (3, False)):
+            slots = Slot(0, "o9.0", "n2", 0), Slot(1, f"o{number}.1", "n1", 0)
+            await world.node.prepare_ranks(generation(number, *slots))
+            await until(lambda: len(world.node.prepared) == 1)
+            if stop:
+                await world.node.stop_ranks(0)
+            else:
+                await world.order(generation(3, Slot(0, "o9.0", "n2", 0)))
+            assert world.processes() == []
+        assert world.told == []
+
+    play(tmp_path, story)
+
+
 def test_who_is_not_named_is_stopped_and_who_is_new_is_started_beside_those_that_stay(
     tmp_path: Path,
 ) -> None:

@@ -293,6 +293,7 @@ class Agent:
             "iteration": state.iteration,
             "counted": self._inside.counted,
             "regrouping": self._node.regrouping,
+            "prepared": self._node.prepared,
             "assignment": messages.assignment_to(assignment) if assignment else None,
         }
 

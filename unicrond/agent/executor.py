@@ -18,6 +18,7 @@ from unicrond.agent.orders import Result
 from unicrond.errors import ProtocolError, SlurmUnavailable
 from unicrond.link import fields, messages
 from unicrond.link.frames import Body
+from unicrond.model.run import Assignment
 
 log = logging.getLogger(__name__)
 REMEMBERED = 256
@@ -66,6 +67,8 @@ class Executor:
         if kind == "hold_ranks":
             seconds = fields.number(args, "seconds", 0.0, LONGEST_HOLD_SECONDS)
             return await self._node.hold_ranks(fields.integer(args, "generation"), seconds)
+        if kind == "prepare_ranks":
+            return await self._node.prepare_ranks(_assignment(args))
         if kind == "start_ranks":
             return await self._start(args)
         if kind == "spawn_agent":
@@ -76,9 +79,7 @@ class Executor:
         return orders.refused(f"this agent does not know the order {kind!r}")
 
     async def _start(self, args: Body) -> Result:
-        assignment = messages.assignment_from(args.get("assignment"))
-        if assignment is None or not assignment.slots:
-            raise ProtocolError("`assignment` is missing or empty")
+        assignment = _assignment(args)
         port = fields.integer(args, "master_port", 1, 65535)
         return await self._node.start_ranks(assignment, fields.name(args, "master_node"), port)
 
@@ -89,3 +90,10 @@ class Executor:
         binds_cpus = self._job.facts.binds_cpus
         self._spawned.append(slurm.spawn(node, log_file, sys.orig_argv, binds_cpus))
         return orders.done()
+
+
+def _assignment(args: Body) -> Assignment:
+    assignment = messages.assignment_from(args.get("assignment"))
+    if assignment is None or not assignment.slots:
+        raise ProtocolError("`assignment` is missing or empty")
+    return assignment

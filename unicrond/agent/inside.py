@@ -7,6 +7,7 @@ so is a loss that is none. How fast each rank is goes with the beats: unicrond c
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import signal
@@ -60,6 +61,7 @@ class Inside:
         self._tell = tell
         self._ranks: dict[str, _Rank] = {}
         self._generation = 0
+        self._pages = itertools.count()
 
     def begin(self, generation: int, kept: Iterable[Slot]) -> None:
         """Forgets the ranks of the generation before, but for those that are kept."""
@@ -76,7 +78,7 @@ class Inside:
 
     def environment(self, slot: Slot, base: Mapping[str, str]) -> dict[str, str]:
         """What a new rank needs to be watched; makes its page."""
-        path = self._folder / f"page-{self._generation}-{slot.local_rank}"
+        path = self._folder / f"page-{next(self._pages)}-{slot.local_rank}"
         try:
             page.make(path)
         except OSError as error:

@@ -36,6 +36,8 @@ from unicrond.model.run import Assignment, Phase, Slot
 
 log = logging.getLogger(__name__)
 TERM_SETTLES_SECONDS = 0.15
+PREPARED = -1  # the generation of ranks that are in none yet: whatever stops ranks stops them
+WAITS = "UNICRON_WAITS"  # says so to such a rank
 UNHELD_SECONDS = 30.0  # that survivors of a rank wait for a first word on what comes of it
 EVERY_GENERATION = 1 << 53
 _PORTS = range(11_000, 19_999)  # below the ephemeral ports, beside the agents' own
@@ -90,6 +92,7 @@ class Node:
         self._inside = inside
         self._left: set[str] = set()  # members that have not ended with 0
         self._one_at_a_time = asyncio.Lock()
+        self._prepared: Assignment | None = None  # for which ranks were prepared last
         self._clearing: asyncio.Task[None] | None = None
         self._patience: asyncio.TimerHandle | None = None  # of those that wait to be kept
 
@@ -98,6 +101,12 @@ class Node:
         """Ranks of this generation that run here and can go over into the next."""
         members = self._can_be_kept()
         return sorted(ln.slot.rank for ln in self.ranks.launches if ln.slot.member in members)
+
+    @property
+    def prepared(self) -> list[str]:
+        """Members that run here, and wait to be taken into a generation."""
+        waiting = {ln.slot.member for ln in self.ranks.launches if ln.generation == PREPARED}
+        return sorted(waiting & self._rank_socket.regrouping)
 
     def _can_be_kept(self) -> set[str]:
         own = (ln for ln in self.ranks.launches if ln.generation == self.state.generation)
@@ -143,6 +152,31 @@ class Node:
             return orders.refused(f"no rank on {self._job.node} takes orders over the rank socket")
         self._spare(seconds)
         return orders.done(port=free_port())
+
+    async def prepare_ranks(self, new: Assignment) -> Result:
+        async with self._one_at_a_time:
+            return await self._prepare(new)
+
+    async def _prepare(self, new: Assignment) -> Result:
+        """Starts this node's ranks of a generation to come: they load what they need, and wait."""
+        state, here = self.state, self._job.node
+        if state.closing or self.has_ranks or new.generation <= state.generation:
+            return orders.refused(f"{here} is in generation {state.generation}")
+        mine = [slot for slot in new.slots if slot.node == here]
+        if {slot.member for slot in mine} <= self.ranks.running.keys():
+            return orders.done()
+        kept, fresh, why = orders.divide(new, mine, {}, ())
+        if why or kept:
+            return orders.refused(why or f"no new rank on {here}")
+        self._prepared = new
+        place = self._place(here, 0)
+        launches = [self._launch_of(new, slot, place, prepared=True) for slot in fresh]
+        try:
+            await asyncio.to_thread(self._job.output_folder.mkdir, parents=True, exist_ok=True)
+            self.ranks.start(launches)
+        except (OSError, Refused) as error:
+            return orders.failed(f"{here}: {error}")
+        return orders.done()
 
     async def start_ranks(self, new: Assignment, master_node: str, port: int) -> Result:
         async with self._one_at_a_time:
@@ -197,11 +231,14 @@ class Node:
 
     async def _end_older(self, generation: int) -> None:
         """Whom a new generation does not keep, unless it was stopped before; raises Refused."""
-        if self.state.stopped_generation < generation:
+        if self.state.stopped_generation < generation or self._wait_in_vain():
             left = await self.ranks.stop(generation, self._grace_seconds)
             if left:
                 raise Refused(left)
             self._gone(generation)
+
+    def _wait_in_vain(self) -> bool:
+        return any(launch.generation == PREPARED for launch in self.ranks.launches)
 
     def _start_failed(self, new: Assignment, text: str) -> Result:
         self.state.exit_code = 127
@@ -209,11 +246,15 @@ class Node:
         self._signal(SignalKind.START_FAILED, {"generation": new.generation, "text": text})
         return orders.failed(f"{self._job.node}: {text}")
 
-    def _launch_of(self, new: Assignment, slot: Slot, place: Place) -> Launch:
+    def _launch_of(
+        self, new: Assignment, slot: Slot, place: Place, prepared: bool = False
+    ) -> Launch:
         environment = rank_environment(self._environment, new, slot, place)
         environment.update(self._inside.environment(slot, environment))
+        if prepared:
+            environment[WAITS] = "1"
         return Launch(
-            new.generation,
+            PREPARED if prepared else new.generation,
             slot,
             self._program,
             environment,
@@ -286,9 +327,11 @@ class Node:
         )
 
     def place_of(self, member: str) -> tuple[Slot, int] | None:
-        """Slot and world size of a member of this generation that runs here."""
-        slot, assignment = self.ranks.running.get(member), self.state.assignment
-        return (slot, assignment.world_size) if slot and assignment else None
+        """Slot and world size of a member that runs here, or is prepared to."""
+        launch = next((ln for ln in self.ranks.launches if ln.slot.member == member), None)
+        prepared = launch is not None and launch.generation == PREPARED
+        assignment = self._prepared if prepared else self.state.assignment
+        return (launch.slot, assignment.world_size) if launch and assignment else None
 
     def lose_lease(self, reason: str) -> None:
         """The run may go on without this node: its ranks end now."""

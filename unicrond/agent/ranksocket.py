@@ -164,7 +164,8 @@ class RankSocket:
         session = _Session(member, fields.boolean(hello, "regroups"), self._store)
         self._sessions[writer] = session
         place = {"rank": slot.rank, "world_size": world}
-        _say(writer, {"type": "welcome", "generation": session.store.generation, **place})
+        generation = max(0, session.store.generation)  # that of an agent that had none yet is -1
+        _say(writer, {"type": "welcome", "generation": generation, **place})
         if session.store.revoked:
             _order(writer, "stay", session.store.generation)
         return session

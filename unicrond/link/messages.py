@@ -66,6 +66,7 @@ def registration(body: Body, claim: Claim) -> Registration:
         lease_seconds=fields.number(body, "lease_seconds") if "lease_seconds" in body else 0.0,
         workload=workload_from(body),
         regrouping=_regrouping(body),
+        prepared=_prepared(body),
     )
 
 
@@ -92,6 +93,7 @@ def beat(body: Body, identity: Identity, now: float) -> AgentBeat:
         paces=paces_from(body.get("paces")),
         assignment=None if given is None else assignment_from(given),
         regrouping=_regrouping(body),
+        prepared=_prepared(body),
     )
 
 
@@ -102,6 +104,15 @@ def _regrouping(body: Body) -> tuple[int, ...]:
         raise ProtocolError(f"`regrouping` is not a list of at most {MOST_LOCAL_RANKS} ranks")
     if not all(type(rank) is int and 0 <= rank <= MOST_RANKS for rank in given):
         raise ProtocolError("`regrouping` holds something that is no rank")
+    return tuple(given)
+
+
+def _prepared(body: Body) -> tuple[str, ...]:
+    given = body.get("prepared", [])
+    if type(given) is not list or len(given) > MOST_LOCAL_RANKS:
+        raise ProtocolError(f"`prepared` is not a list of at most {MOST_LOCAL_RANKS} members")
+    if not all(type(name) is str and len(name) <= 256 for name in given):
+        raise ProtocolError("`prepared` holds something that is no member")
     return tuple(given)
 
 

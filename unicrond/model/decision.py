@@ -13,6 +13,7 @@ class ActionKind(StrEnum):
     # orders to an agent: numbers and node names only, never a command line
     STOP_RANKS = "stop_ranks"  # generation
     HOLD_RANKS = "hold_ranks"  # generation, seconds: who can regroup waits for so long
+    PREPARE_RANKS = "prepare_ranks"  # assignment: its new members are started, and wait
     START_RANKS = "start_ranks"  # assignment; master_node, master_port
     SPAWN_AGENT = "spawn_agent"  # target: node whose agent died
     END_RUN = "end_run"  # exit_code, reason
@@ -48,7 +49,7 @@ class Action:
     run_id: int | None
     node: str = ""
     args: dict[str, object] = field(default_factory=dict)  # numbers and names only
-    assignment: Assignment | None = None  # of START_RANKS
+    assignment: Assignment | None = None  # of PREPARE_RANKS, START_RANKS
 
 
 class OutcomeState(StrEnum):

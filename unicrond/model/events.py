@@ -41,6 +41,7 @@ class Registration:
     lease_seconds: float = 0.0  # that this agent keeps, 0 when it does not say
     workload: Workload = PLAIN
     regrouping: tuple[int, ...] = ()
+    prepared: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ class AgentBeat:
     paces: tuple[tuple[int, Pace], ...] = ()  # by rank
     assignment: Assignment | None = None  # sent when it changed
     regrouping: tuple[int, ...] = ()  # ranks of the generation that can go over into the next
+    prepared: tuple[str, ...] = ()  # members that wait to be taken into one
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,7 @@ class AgentView:
     closed_at: float = 0.0  # when its connection ended, 0 while it is open
     stopped_generation: int = -1  # ranks up to this generation are proved gone on this node
     regrouping: tuple[int, ...] = ()  # ranks of its generation that can go over into the next
+    prepared: tuple[str, ...] = ()  # members that wait there to be taken into a generation
 
 
 class HealStep(StrEnum):
@@ -127,6 +128,17 @@ class Healing:
     holding: tuple[str, ...] = ()  # nodes whose survivors are to keep their processes
     held: tuple[str, ...] = ()  # of these, who said that they wait
     replaced: tuple[int, ...] = ()  # ranks that need a new process, though theirs may live
+    joining: tuple[str, ...] = ()  # nodes whose ranks are prepared, and no member yet
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """Nodes on their way into a run that goes on meanwhile."""
+
+    incident_id: int
+    nodes: tuple[str, ...]
+    assignment: Assignment  # of the next generation, as it is to be
+    deadline: float  # Unix seconds, for their ranks to be prepared
 
 
 class LossState(StrEnum):
@@ -207,6 +219,7 @@ class Run:
     healing: Healing | None = None
     lease_seconds: float = 0.0  # the longest that an agent of it keeps
     workload: Workload = PLAIN
+    joining: Joining | None = None
     floor_nodes: int = 0  # that plans leave it in any case; an admin's guarantee
 
     @property
