@@ -137,7 +137,7 @@ def failover() -> Iterator[Figure]:
 
 def program() -> Iterator[Figure]:
     """Nodes of 8 workers given out whole, as slurm does here; and single workers."""
-    solve(eight_pools(128))  # compiles
+    solve(eight_pools(64))  # compiles
     for step, kind in ((8, "whole nodes"), (1, "single workers")):
         problem = eight_pools(step)
         plans, taken = [], []
