@@ -45,7 +45,7 @@ def test_another_home_is_written_into_the_scripts(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there_is_named_with_the_remedy(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="--into .*none: no such folder; make it"):
+    with pytest.raises(BadInput, match=r"--into .*none: no such folder; make it"):
         install("--into", tmp_path / "none")
 
 

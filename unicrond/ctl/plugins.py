@@ -1,4 +1,4 @@
-"""`unicronctl plugins install`: copies slurm_plugins/ to where Slurm reads it. slurm.conf, and every
+"""`unicronctl plugins install` copies slurm_plugins/ to where Slurm reads it. slurm.conf, and each
 file that is not ours, stays the site's: what to write there is printed."""
 
 from __future__ import annotations

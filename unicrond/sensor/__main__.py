@@ -1,5 +1,5 @@
-"""unicron-sensor [--once [--gpus]]: follows the kernel log and the memory's error counts, or has one
-look at them, and at the GPUs, and ends with 0.
+"""unicron-sensor [--once [--gpus]]: follows the kernel log and the memory's error counts, or has
+one look at them, and at the GPUs, and ends with 0.
 
 As Slurm's HealthCheckProgram, Prolog or Epilog it must never end with another code: that drains
 nodes.
