@@ -40,6 +40,7 @@ class Trouble:
     replaced: frozenset[int] = frozenset()  # ranks that need a new process
     apart: str = ""
     in_place: bool = False  # another try is all that it asks for
+    joining: tuple[str, ...] = ()  # nodes whose ranks are prepared: no trouble at all
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,8 @@ def choose(run: Run, trouble: Trouble, restarts_allowed: int) -> Choice:
     """The way on. Sizes in nodes; prices in words until throughput is known."""
     shunned = _shunned(run, trouble)
     nodes = good_nodes(run, trouble, shunned)
+    later = follow_later(run, trouble, nodes)
+    nodes = tuple(node for node in nodes if node not in later)
     kept = keepable(run, trouble, nodes)
     before = len(run.assignment.nodes) if run.assignment else len(run.nodes)
     fruitless = run.restarts_without_progress
@@ -72,6 +75,8 @@ def choose(run: Run, trouble: Trouble, restarts_allowed: int) -> Choice:
     elif len(nodes) >= run.min_nodes:
         step = HealStep.HOLD if kept else HealStep.STOP
         reason = _go_on(run, trouble, nodes, before, kept)
+        if later:
+            reason = f"{reason}; {','.join(later)} to follow once new ranks are prepared there"
     else:
         step = HealStep.REQUEUE
         reason = (
@@ -109,6 +114,16 @@ def keepable(run: Run, trouble: Trouble, nodes: Collection[str]) -> tuple[Slot, 
         and slot.rank in run.agents[slot.node].regrouping
         and slot.rank not in trouble.replaced
     )
+
+
+def follow_later(run: Run, trouble: Trouble, nodes: tuple[str, ...]) -> tuple[str, ...]:
+    """Nodes that need new processes, if the run may go on with fewer meanwhile: the ranks of the
+    others would wait for these to load their libraries."""
+    kept = {(slot.node, slot.local_rank) for slot in keepable(run, trouble, nodes)}
+    whole = {n for n in nodes if all((n, k) in kept for k in range(run.ranks_per_node))}
+    if len(whole) < max(1, run.min_nodes):
+        return ()
+    return tuple(n for n in nodes if n not in whole and n not in trouble.dead_agents)
 
 
 def _has_ranks(run: Run, node: str) -> bool:

@@ -54,7 +54,8 @@ def is_stopped(view: AgentView | None, run: Run) -> bool:
 
 def _at_hand(run: Run, healing: Healing) -> list[str]:
     connected = {node for node, view in run.agents.items() if view.connected}
-    return sorted((connected | set(healing.nodes)) - {*healing.lost, *healing.hidden})
+    apart = {*healing.lost, *healing.hidden, *healing.joining}
+    return sorted((connected | set(healing.nodes)) - apart)
 
 
 def _connected(view: AgentView | None) -> bool:

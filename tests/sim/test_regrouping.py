@@ -26,7 +26,7 @@ def world() -> World:
 
 
 def elastic(world: World, nodes: int = 3, **wish: object) -> int:
-    wish = {"ranks_per_node": 2, "min_nodes": 2, "elastic": True, **wish}
+    wish = {"ranks_per_node": 2, "min_nodes": nodes, "elastic": True, **wish}
     return running(world, nodes, **wish)
 
 
@@ -74,7 +74,7 @@ def test_survivors_of_a_rank_keep_their_processes_and_it_alone_is_replaced(world
 def test_a_lost_node_is_left_after_its_lease_by_ranks_that_keep_their_processes(
     world: World,
 ) -> None:
-    job = elastic(world)
+    job = elastic(world, min_nodes=2)
     world.cut("n1")
     took = goes_on(world, job)
     assert world.core.state.policy.lease_seconds < took < 10
@@ -86,7 +86,7 @@ def test_a_lost_node_is_left_after_its_lease_by_ranks_that_keep_their_processes(
 
 
 def test_a_node_back_before_its_lease_is_over_loses_no_process(world: World) -> None:
-    job = elastic(world)
+    job = elastic(world, min_nodes=2)
     world.cut("n2")
     begins(world, job, HealStep.HOLD)
     world.restore("n2")
@@ -131,6 +131,91 @@ def test_a_rank_that_does_not_take_orders_yet_is_not_kept(world: World) -> None:
     world.agents.kill_rank(job, "n3")
     goes_on(world, job, 3)
     assert len(kept(world, job)) == 4
+
+
+# ---------------------------------------------------------------- joining
+
+
+def test_where_it_may_shrink_the_others_train_on_at_once_and_the_node_follows(
+    world: World,
+) -> None:
+    job = elastic(world, min_nodes=2)
+    world.agents.kill_rank(job, "n2")
+    assert goes_on(world, job) < 1.5
+    assert world.run(job).assignment.nodes == ("n1", "n3")
+    assert len(kept(world, job)) == 4
+    assert "n2 to follow once new ranks are prepared there" in story_of(world)
+    step = world.agents.jobs[job].step
+    goes_on(world, job, 3)
+    assert world.agents.jobs[job].step >= step + 2, "they train while it is prepared"
+    assert world.run(job).assignment.nodes == ("n1", "n3", "n2")
+    assert kept(world, job) == [("n1", 0), ("n1", 1), ("n3", 0), ("n3", 1)]
+    members = {slot.member for slot in world.agents.jobs[job].agents["n2"].slots()}
+    assert members == {"u:2.3.4", "u:2.3.5"}
+    assert choices(world) == ["shrink", "grow", "grow"]
+    assert ActionKind.STOP_RANKS in kinds(world), "the other rank of n2"
+    world.pass_seconds(30)
+    assert world.run(job).generation == 3 and world.core.state.incidents == {}
+
+
+def test_a_node_that_comes_back_joins_the_run_that_left_it(world: World) -> None:
+    job = elastic(world, min_nodes=2)
+    world.slurm.stop_controller()  # it can be neither drained nor given back meanwhile
+    world.cut("n2")
+    goes_on(world, job)
+    world.restore("n2")
+    goes_on(world, job, 3)
+    assert world.run(job).assignment.nodes == ("n1", "n3", "n2")
+    assert world.run(job).loss_of("n2").state is LossState.RETURNED
+
+
+def test_a_node_that_a_person_drained_does_not_join(world: World) -> None:
+    job = elastic(world, min_nodes=2)
+    world.slurm.drain_by_person("n2", "bad fan")
+    world.agents.kill_rank(job, "n2")
+    goes_on(world, job)
+    world.pass_seconds(60)
+    assert world.run(job).generation == 2
+
+
+def test_a_rank_that_dies_while_others_are_prepared_is_healed_first(world: World) -> None:
+    job = elastic(world, 4, min_nodes=2)
+    world.agents.kill_rank(job, "n2")
+    world.until(lambda: world.run(job).joining is not None)
+    world.agents.kill_rank(job, "n3")
+    goes_on(world, job, 3)
+    assert world.run(job).assignment.nodes == ("n1", "n4")
+    goes_on(world, job, 4)
+    assert sorted(world.run(job).assignment.nodes) == ["n1", "n2", "n3", "n4"]
+    assert world.core.state.incidents == {}
+
+
+@pytest.mark.parametrize("fault", ["deaf", "dies", "paused"])
+def test_nodes_that_cannot_join_are_left_where_they_are(world: World, fault: str) -> None:
+    job = elastic(world, min_nodes=2)
+    if fault == "deaf":
+        world.lost_orders.add((ActionKind.PREPARE_RANKS, "n2"))
+    world.agents.kill_rank(job, "n2")
+    world.until(lambda: world.run(job).joining is not None)
+    if fault == "dies":
+        world.cut("n2")
+    elif fault == "paused":
+        world.tell(ModeSet(world.clock.at, Mode.PAUSED, "root"))
+    world.until(lambda: world.run(job).joining is None, within_seconds=150)
+    assert world.run(job).generation == 2 and world.run(job).state is RunState.RUNNING
+    assert world.core.state.incidents == {}
+
+
+def test_a_node_whose_ranks_die_again_and_again_joins_no_more(world: World) -> None:
+    job = elastic(world, min_nodes=2)
+    for generation in (2, 4, 6, 8):
+        world.agents.kill_rank(job, "n2")
+        goes_on(world, job, generation)
+        if generation < 8:
+            goes_on(world, job, generation + 1)
+            world.pass_seconds(5)
+    world.pass_seconds(60)
+    assert world.run(job).assignment.nodes == ("n1", "n3")
 
 
 # ---------------------------------------------------------------- what fails
@@ -205,16 +290,19 @@ def test_an_agent_that_dies_amid_regrouping_is_started_again(world: World, step:
 
 
 def test_a_node_lost_amid_regrouping_is_left(world: World) -> None:
-    job = elastic(world)
+    job = elastic(world, min_nodes=2)
     world.agents.kill_rank(job, "n2")
     begins(world, job, HealStep.HOLD)
     world.cut("n3")
     world.until(lambda: world.run(job).generation == 2, within_seconds=30)
     goes_on(world, job)
-    assert kept(world, job) == [("n1", 0), ("n1", 1), ("n2", 1)]
+    assert kept(world, job) == [("n1", 0), ("n1", 1)]
+    assert world.run(job).assignment.nodes == ("n1", "n2")
 
 
-def test_what_fails_again_without_progress_gets_new_processes(world: World) -> None:
+def test_what_fails_again_without_progress_gets_new_processes() -> None:
+    world = World()
+    world.nodes(3)
     job = elastic(world)
     for generation in (2, 3):
         world.agents.jobs[job].step = -1000
@@ -285,7 +373,7 @@ def test_a_node_that_no_order_reaches_has_lost_its_lease_before_the_others_go_on
     world: World,
 ) -> None:
     """Its peers hear it, so it is not lost; while they wait they keep its lease no more."""
-    job = elastic(world)
+    job = elastic(world, min_nodes=2)
     world.agents.cut_from_unicrond.add("n3")
     world.pass_seconds(10)
     world.agents.kill_rank(job, "n2")
@@ -298,13 +386,13 @@ def test_a_node_that_no_order_reaches_has_lost_its_lease_before_the_others_go_on
 # ---------------------------------------------------------------- every interruption of it
 
 
-def interrupted(write: int, after: bool) -> World:
-    """A rank dies, then the agent of another node, unicrond at the given write (0: never)."""
+def interrupted(write: int, after: bool, least: int = 3) -> World:
+    """A rank dies, and unicrond at the given write (0: never)."""
     store = DyingStore(MemoryStore(), at=write, after=after)
     world = World(store=store)
     world.checks.append(Checkers())
     world.nodes(3)
-    job = world.submit(3, min_nodes=2, ranks_per_node=2, elastic=True)
+    job = world.submit(3, min_nodes=least, ranks_per_node=2, elastic=True)
     end, died = world.clock.at + 30, world.clock.at + 8
     while world.clock.at < end:
         if world.clock.at == died:
@@ -317,15 +405,28 @@ def interrupted(write: int, after: bool) -> World:
     return world
 
 
-WHOLE = interrupted(0, after=False)
+WRITES = interrupted(0, after=False).store.writes
+WRITES_WITH_JOINING = interrupted(0, after=False, least=2).store.writes
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("write", range(1, WHOLE.store.writes + 1))
+@pytest.mark.parametrize("write", range(1, WRITES + 1))
 def test_killed_at_any_write_the_survivors_are_kept_all_the_same(write: int, after: bool) -> None:
     world = interrupted(write, after)
     assert world.run(1).state is RunState.RUNNING
     assert (world.run(1).generation, len(kept(world, 1))) == (2, 5)
+    assert world.core.state.pending == {} and world.core.state.incidents == {}
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("write", range(1, WRITES_WITH_JOINING + 1))
+def test_killed_at_any_write_the_node_joins_those_that_went_on_without_it(
+    write: int, after: bool
+) -> None:
+    world = interrupted(write, after, least=2)
+    assert world.run(1).state is RunState.RUNNING
+    assert sorted(world.run(1).assignment.nodes) == ["n1", "n2", "n3"]
+    assert len(kept(world, 1)) >= 4
     assert world.core.state.pending == {} and world.core.state.incidents == {}
 
 

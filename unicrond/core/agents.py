@@ -36,6 +36,7 @@ def on_joined(cycle: Cycle, event: AgentJoined) -> None:
         stopped_generation=said.stopped_generation,
         order=said.assignment.order if said.assignment else "",
         regrouping=said.regrouping,
+        prepared=said.prepared,
     )
     known = run.agents.get(said.node)
     new = known is None or known.agent != said.agent
@@ -159,9 +160,10 @@ def on_beat(cycle: Cycle, event: AgentBeat) -> None:
     view = run.agents.get(event.node) if run else None
     if run is None or view is None or view.agent != event.agent:
         return
-    before = view.phase, view.generation, view.stopped_generation, view.regrouping
-    said = event.phase, event.generation, event.stopped_generation, event.regrouping
-    changed = before != said or not view.connected
+    before = view.phase, view.generation, view.stopped_generation
+    said = event.phase, event.generation, event.stopped_generation
+    waiting = (view.regrouping, view.prepared) != (event.regrouping, event.prepared)
+    changed = before != said or waiting or not view.connected
     run.agents[event.node] = replace(
         view,
         connected=True,
@@ -174,6 +176,7 @@ def on_beat(cycle: Cycle, event: AgentBeat) -> None:
         iteration=event.iteration,
         peers_heard=event.peers_heard,
         regrouping=event.regrouping,
+        prepared=event.prepared,
     )
     if event.at - view.last_heard > cycle.state.policy.silence_seconds:
         _back(cycle, run, event.node)

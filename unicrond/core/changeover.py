@@ -21,6 +21,7 @@ ORDERS = frozenset(
     {
         ActionKind.STOP_RANKS,
         ActionKind.HOLD_RANKS,
+        ActionKind.PREPARE_RANKS,
         ActionKind.START_RANKS,
         ActionKind.SPAWN_AGENT,
     }
@@ -30,7 +31,7 @@ LONGEST_HOLD_SECONDS = 300.0  # agents refuse to hold longer
 
 # hold, stop
 def begin(cycle: Cycle, run: Run, incident_id: int, trouble: Trouble, choice: Choice) -> None:
-    """Orders every agent that is heard to hold its ranks, or to stop them."""
+    """Orders every agent that is heard to hold its ranks, or to stop them; not those that join."""
     now, policy, hidden = cycle.now, cycle.state.policy, hidden_members(cycle, run, trouble)
     lease = lease_of(run, policy)
     holds = choice.step is HealStep.HOLD
@@ -49,10 +50,11 @@ def begin(cycle: Cycle, run: Run, incident_id: int, trouble: Trouble, choice: Ch
         exclude=choice.shunned,
         holding=tuple(dict.fromkeys(slot.node for slot in choice.kept)),
         replaced=tuple(sorted(trouble.replaced)),
+        joining=trouble.joining,
     )
     run = cycle.put(replace(run, healing=healing))
     for node, view in sorted(run.agents.items()):
-        if view.connected and node not in trouble.dead_agents:
+        if view.connected and node not in (*trouble.dead_agents, *trouble.joining):
             _order_halt(cycle, run, healing, node)
     helper = next((n for n in choice.nodes if n not in spawning), "")
     for node in spawning:
@@ -86,6 +88,7 @@ def stop_all(cycle: Cycle, run: Run, healing: Healing) -> None:
         deadline=now + wait + (2 * lease if healing.hidden else lease),
         holding=(),
         held=(),
+        joining=(),
         ports={},
         proved_at=0.0,
     )
@@ -124,6 +127,7 @@ def joined(cycle: Cycle, run: Run, healing: Healing, node: str, new: bool) -> No
         return
     without = replace(
         healing,
+        joining=tuple(n for n in healing.joining if n != node),
         spawning=tuple(n for n in healing.spawning if n != node),
         holding=tuple(n for n in healing.holding if n != node),
         held=tuple(n for n in healing.held if n != node),
@@ -180,6 +184,7 @@ def _begin_start(cycle: Cycle, run: Run, healing: Healing) -> None:
                 lost=(),
                 hidden=(),
                 replaced=(),
+                joining=(),
                 holding=tuple(dict.fromkeys(slot.node for slot in kept)),
                 deadline=now + wait,
             ),

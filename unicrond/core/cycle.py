@@ -280,6 +280,8 @@ def describe(action: Action) -> str:
             return f"stop ranks{where}"
         case ActionKind.HOLD_RANKS:
             return f"hold ranks{where}"
+        case ActionKind.PREPARE_RANKS:
+            return f"prepare ranks{where}"
         case ActionKind.START_RANKS:
             return f"start ranks of generation {action.args.get('generation')}{where}"
         case ActionKind.SPAWN_AGENT:

@@ -23,6 +23,7 @@ class Policy:
     terminated_grace_seconds: float = 10.0  # for the others, when Slurm ends a job
     # steps of a heal
     regroup_timeout_seconds: float = 10.0  # for survivors to wait, and then to take new places
+    prepare_timeout_seconds: float = 120.0  # for ranks of nodes that join to load what they need
     stop_timeout_seconds: float = 15.0
     start_timeout_seconds: float = 60.0
     spawn_timeout_seconds: float = 30.0

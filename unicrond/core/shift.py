@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from unicrond.core.state import State
-from unicrond.model.run import AgentView, Healing, Loss, Run
+from unicrond.model.run import AgentView, Healing, Joining, Loss, Run
 
 
 def shift(state: State, seconds: float) -> None:
@@ -24,6 +24,7 @@ def _run(run: Run, seconds: float) -> Run:
         run,
         agents={node: _view(view, seconds) for node, view in run.agents.items()},
         healing=_healing(run.healing, seconds) if run.healing else None,
+        joining=_joining(run.joining, seconds) if run.joining else None,
         losses=tuple(_loss(loss, seconds) for loss in run.losses),
         generation_since=run.generation_since + seconds,
         iteration_since=run.iteration_since + seconds,
@@ -46,6 +47,10 @@ def _healing(healing: Healing, seconds: float) -> Healing:
         deadline=healing.deadline + seconds,
         proved_at=healing.proved_at and healing.proved_at + seconds,
     )
+
+
+def _joining(joining: Joining, seconds: float) -> Joining:
+    return replace(joining, deadline=joining.deadline + seconds)
 
 
 def _loss(loss: Loss, seconds: float) -> Loss:

@@ -33,6 +33,7 @@ class State:
     next_ordinal: int = 0  # of actions; never repeats
     drains: list[tuple[float, str]] = field(default_factory=list)
     moves: list[tuple[float, int]] = field(default_factory=list)  # when, of which user's run
+    joins: list[tuple[float, int, str]] = field(default_factory=list)  # when, run, node
     lag_seconds: float = 0.0
     delayed: set[ActionKey] = field(default_factory=set)  # waiting for Slurm to answer
     slow: dict[int, dict[int, Evidence]] = field(default_factory=dict)  # by run and rank
@@ -58,6 +59,7 @@ class State:
         self.drains = [drain for drain in self.drains if drain[0] > time]
         self.victims &= self.incidents.keys()
         self.moves = [move for move in self.moves if move[0] > time]
+        self.joins = [join for join in self.joins if join[0] > time]
         self.waiting = {key for key in self.waiting if key[0] in self.incidents}
         for run in tuple(self.runs.values()):
             if run.state.ended and run.ended_at < time:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from unicrond.core import agents, hardware, heal, jobs, losses, record, signals, suspect
+from unicrond.core import agents, hardware, heal, jobs, joining, losses, record, signals, suspect
 from unicrond.core.cycle import Cycle, describe
 from unicrond.core.shift import shift
 from unicrond.core.state import State
@@ -64,6 +64,8 @@ class Core:
             if run.healing is not None or run.run_id in cycle.touched:
                 heal.advance(cycle, run)
             losses.advance(cycle, self.state.runs[run.run_id])
+            if ticked:
+                joining.advance(cycle, self.state.runs[run.run_id])
         changes = cycle.changes()
         if ticked:
             self.state.forget_before(now - 3600)
@@ -76,7 +78,10 @@ class Core:
             if healing is not None:
                 healing = replace(healing, deadline=healing.deadline + seconds)
             lost = tuple(replace(loss, deadline=loss.deadline + seconds) for loss in run.losses)
-            self.state.runs[run.run_id] = replace(run, healing=healing, losses=lost)
+            joins = run.joining
+            if joins is not None:
+                joins = replace(joins, deadline=joins.deadline + seconds)
+            self.state.runs[run.run_id] = replace(run, healing=healing, losses=lost, joining=joins)
 
     def clock_moved(self, seconds: float) -> None:
         """The machine's clock was set."""
@@ -153,7 +158,7 @@ def _on_outcome(cycle: Cycle, outcome: Outcome) -> None:
     if action.run_id is None:
         hardware.on_outcome(cycle, action, outcome)
         return
-    for handle in (heal.on_outcome, losses.on_outcome):
+    for handle in (heal.on_outcome, losses.on_outcome, joining.on_outcome):
         run = cycle.state.runs.get(action.run_id)
         if run is not None:
             handle(cycle, run, action, outcome)

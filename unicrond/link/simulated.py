@@ -53,6 +53,7 @@ class Agent:
     heard_by_peers: float = 0.0
     left: dict[int, float] = field(default_factory=dict)  # generation -> when it was over here
     living: dict[str, float] = field(default_factory=dict)  # member -> from when it takes orders
+    prepared: dict[str, float] = field(default_factory=dict)  # the same of those in no generation
     waits_until: float = 0.0  # of those that live on in a generation that broke
 
     def slots(self) -> list[Slot]:
@@ -62,6 +63,9 @@ class Agent:
 
     def regrouping(self, now: float) -> tuple[int, ...]:
         return tuple(slot.rank for slot in self.slots() if self.living[slot.member] <= now)
+
+    def waiting(self, now: float) -> tuple[str, ...]:
+        return tuple(member for member, ready in self.prepared.items() if ready <= now)
 
     def end_ranks(self) -> None:
         self.living.clear()
@@ -286,6 +290,9 @@ class SimulatedAgents:
                 self._after(
                     HOLD_SECONDS, lambda: self._hold(job, agent, generation, seconds, action.key)
                 )
+            case ActionKind.PREPARE_RANKS:
+                assert action.assignment is not None
+                self._prepare(agent, action.assignment, action.key)
             case ActionKind.START_RANKS:
                 assert action.assignment is not None
                 self._start(job, agent, action.assignment, action.key)
@@ -301,10 +308,20 @@ class SimulatedAgents:
         if agent.generation <= generation:
             agent.phase = Phase.IDLE
             agent.living.clear()
+        agent.prepared.clear()
         agent.stopped_generation = max(agent.stopped_generation, generation)
         agent.left.setdefault(generation, self.now)
         if key is not None:
             self._outcome(agent, key, OutcomeState.DONE, {"port": MASTER_PORT})
+
+    def _prepare(self, agent: Agent, assignment: Assignment, key: ActionKey) -> None:
+        if agent.living or assignment.generation <= agent.generation:
+            self._outcome(agent, key, OutcomeState.REFUSED)
+            return
+        ready = self.now + START_SECONDS + READY_SECONDS
+        mine = (slot.member for slot in assignment.slots if slot.node == agent.node)
+        agent.prepared = dict.fromkeys(mine, ready)
+        self._outcome(agent, key, OutcomeState.DONE)
 
     def _hold(
         self, job: Job, agent: Agent, generation: int, seconds: float, key: ActionKey
@@ -332,7 +349,7 @@ class SimulatedAgents:
             if key is not None:
                 self._outcome(agent, key, OutcomeState.REFUSED)
             return
-        agent.living = living
+        agent.living, agent.prepared = living, {}
         agent.phase, agent.generation, agent.assignment = (
             Phase.STARTING,
             assignment.generation,
@@ -348,7 +365,7 @@ class SimulatedAgents:
         ready = self.now + START_SECONDS + READY_SECONDS if job.elastic else NEVER
         living = {}
         for slot in (slot for slot in assignment.slots if slot.node == agent.node):
-            since = agent.living.get(slot.member)
+            since = agent.living.get(slot.member, agent.prepared.get(slot.member))
             if since is None and slot.member.rpartition(".")[0] == assignment.order:
                 living[slot.member] = ready
             elif since is None or since > self.now:
@@ -459,6 +476,7 @@ class SimulatedAgents:
                     agent.assignment,
                     self.lease_seconds,
                     regrouping=agent.regrouping(self.now),
+                    prepared=agent.waiting(self.now),
                 ),
             )
         )
@@ -471,6 +489,7 @@ class SimulatedAgents:
             self._events.append(AgentLeft(self.now, *who, terminated, 143 if terminated else 0))
         agent.alive = agent.linked = False
         agent.living.clear()
+        agent.prepared.clear()
 
     def _tell(self, agent: Agent, event: Event) -> None:
         if self._linked(agent):
@@ -513,6 +532,7 @@ class SimulatedAgents:
             peers_heard=heard,
             assignment=agent.assignment,
             regrouping=agent.regrouping(self.now),
+            prepared=agent.waiting(self.now),
         )
 
     def _new_agent(self, job: Job, node: str) -> Agent:
