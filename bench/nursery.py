@@ -64,6 +64,7 @@ class Nursery:
 
     def start(self, command: Sequence[str], environment: Mapping[str, str], output: Path) -> Child:
         assert self._process.stdin is not None
+        output.touch()
         body = {"command": list(command), "environment": dict(environment), "output": str(output)}
         self._process.stdin.write(json.dumps(body) + "\n")
         self._process.stdin.flush()

@@ -73,6 +73,13 @@ class Run:
         self._strict = Loop(self, state, micro_batches, folder, keeps_local_sums)
         return self._strict.steps(last)  # type: ignore[no-any-return]
 
+    def alone(self) -> Any:
+        """A process group of this rank only: in it a DistributedDataParallel may stay as it is,
+        and is made once; `reduce` sums up over ranks."""
+        from unicron.together import alone
+
+        return alone(self.rank)
+
     def micro_batches(self, step: int) -> Iterator[int]:
         """Numbers, from 0, of those that this rank is to compute; make data from `step` and the
         number alone. torch's random generators are seeded with both before each."""

@@ -64,3 +64,8 @@ class _OnHost:
     def wait(self) -> None:
         self._work.wait()
         torch.cuda.current_stream().synchronize()
+
+
+def alone(rank: int) -> Any:
+    """Whoever holds it may use it after the world that it was made in is gone."""
+    return dist.new_group([rank], use_local_synchronization=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 import unicron
 from unicron import gradients, loop
@@ -72,6 +73,9 @@ def train(run: unicron.Run) -> None:
     counters = nn.ParameterList([torch.zeros(COUNT, dtype=torch.float64) for _ in range(BUCKETS)])
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     state = {"model": model, "counters": counters, "optimizer": optimizer}
+    forward: nn.Module = model
+    if sys.argv[5:] == ["ddp"]:
+        forward = DistributedDataParallel(model, process_group=run.alone())
     say(entered=run.generation)
     for step in run.steps(LAST, state, COUNT):
         optimizer.zero_grad()
@@ -79,7 +83,7 @@ def train(run: unicron.Run) -> None:
             act(f"micro-{step}-{place}")
             time.sleep(SECONDS)
             x = torch.randn(4, DIM, dtype=torch.float64)  # the same, whoever computes it
-            loss = model(x) / COUNT + sum(counter[number] for counter in counters)
+            loss = forward(x) / COUNT + sum(counter[number] for counter in counters)
             loss.backward()
         act(f"reduce-{step}")
         AT[:] = [step, 0]

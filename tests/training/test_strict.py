@@ -26,9 +26,14 @@ class Scene:
     def gone(self, *members: str) -> None:
         self.staged.until(lambda: not any(map(self.staged.runs, members)), f"{members} die")
 
-    def heal(self, names: str) -> None:
+    def stopped(self, member: str) -> None:
+        status = Path(f"/proc/{self.staged.ranks[member].pid}/stat")
+        self.staged.until(lambda: status.read_text().split()[2] == "T", f"{member} stops")
+
+    def heal(self, names: str, *, planned: bool = False) -> None:
         self.generation, self.names = self.generation + 1, names
-        self.staged.stay()
+        if not planned:
+            self.staged.stay()
         self.staged.begin(self.generation, *((name, f"n{name}") for name in names))
 
     def lines(self, members: str) -> list[dict[str, Any]]:
@@ -69,3 +74,26 @@ def test_members_are_lost_one_after_another_at_all_places(tmp_path: Path) -> Non
             scene.heal("abcdef"[number + 1 :])
         scene.ended()
         held(scene, "abcdef", 16)
+
+
+def test_members_are_replaced_stopped_and_lost_while_others_recover(tmp_path: Path) -> None:
+    with stage(tmp_path, MEMBER, "60", str(COUNT), "0.01", str(tmp_path), "ddp") as staged:
+        scene = Scene(staged, tmp_path, "abc")
+        scene.tell("c", "bucket-4-2")
+        scene.tell("d", "micro-4-0")  # the replacement dies in its first micro-batch
+        scene.gone("c")
+        scene.heal("abd")
+        scene.gone("d")
+        scene.tell("a", "exchange-4")  # who hosts the store dies while all recover
+        scene.heal("abe")
+        scene.trained("abe", 8)
+        scene.tell("e", "reduce-12", "SIGSTOP")  # frees nobody by itself
+        scene.stopped("e")
+        scene.heal("abf")
+        scene.gone("a")
+        scene.heal("bf")
+        scene.trained("bf", 16)
+        scene.heal("bfg", planned=True)
+        scene.ended()
+        held(scene, "abcdefg", 60)
+        assert scene.lines("g")[-1]["world"] == 3
