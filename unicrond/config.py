@@ -153,7 +153,7 @@ def load_settings(
     found = [
         *(_files(path) if files else ()),
         *_environment(environment),
-        *((tuple(key.split(".")), value, f"--{key}") for key, value in (flags or {}).items()),
+        *((tuple(key.split(".")), value, f"--set {key}") for key, value in (flags or {}).items()),
     ]
     for key, _, where in found:
         _check_known(key, where)

@@ -155,7 +155,7 @@ def test_flags_are_written_as_keys_and_go_on_to_other_processes() -> None:
 
 
 def test_an_unknown_flag_is_refused() -> None:
-    with pytest.raises(BadInput, match="--clustre: unknown key clustre; did you mean cluster"):
+    with pytest.raises(BadInput, match="--set clustre: unknown key clustre; did you mean cluster"):
         load_settings(None, {}, {"clustre": "x"})
 
 

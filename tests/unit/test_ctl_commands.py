@@ -17,6 +17,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from docsworld import reading
 
 from db.schema import REVISIONS
 from db.store import open_store
@@ -442,3 +443,13 @@ def test_nodes_are_unknown_until_slurm_answered_once(
     facts = dict(line.split(maxsplit=1) for line in ended.lines)
     assert (facts["nodes"], facts["gpus"], facts["agents"]) == ("unknown", "unknown", "unknown")
     assert facts["unicrond"] == "unknown, heard never"
+
+
+@pytest.mark.parametrize("words", reading(), ids=" ".join)
+def test_what_the_documents_ask_is_answered(
+    ctl: Ctl, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    ended = ctl(*words)
+    unknown = ended.err.startswith("unicronctl: nothing") or "no plan was made" in ended.err
+    assert ended.code == 0 or (ended.code == 1 and unknown), ended.err

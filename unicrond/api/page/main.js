@@ -161,11 +161,11 @@ function figures({ runs, incidents, nodes }, { counts }) {
   const out = nodes.filter((node) => node.state !== "up").length;
   const share = counts.all ? Math.round((100 * (counts.run + counts.healing)) / counts.all) : 0;
   return [
-    figure(number(runs.length), "runs", healing ? `${healing} heal` : "all go on"),
+    figure(number(runs.length), runs.length === 1 ? "run" : "runs", healing ? `${healing} heal` : "all go on"),
     figure(number(counts.run + counts.healing), "GPUs in runs", `${share} % of ${number(counts.all)}`),
     figure(number(counts.idle), "GPUs idle", `${number(counts.other)} in other jobs`),
-    figure(number(out), "nodes out", `of ${number(counts.nodes)}`, out > 0),
-    figure(number(incidents.length), "open incidents", people ? `${people} for a person` : "none for a person", people > 0),
+    figure(number(out), out === 1 ? "node out" : "nodes out", `of ${number(counts.nodes)}`, out > 0),
+    figure(number(incidents.length), incidents.length === 1 ? "open incident" : "open incidents", people ? `${people} for a person` : "none for a person", people > 0),
   ];
 }
 

@@ -6,7 +6,7 @@ import { clock, day, h, howLong, number, s, when } from "./dom.js";
 import { badge, size } from "./tables.js";
 
 const AGAIN_MS = 3_000;
-const RUNNING = /^running on (\d+) nodes, (\d+) ranks, generation (\d+)/;
+const RUNNING = /^(?:running|ranks run again) on (\d+) nodes?\b.*\bgeneration (\d+)/;
 
 export class Story {
   constructor(panel, closed) {
@@ -155,7 +155,7 @@ function actions(acts) {
 function generations(lines) {
   const points = lines.flatMap(({ at, text }) => {
     const found = RUNNING.exec(text);
-    return found ? [{ at, nodes: Number(found[1]), generation: found[3] }] : [];
+    return found ? [{ at, nodes: Number(found[1]), generation: found[2] }] : [];
   });
   if (!points.length) return null;
   const marks = lines.filter(({ kind }) => kind === "decision").map(({ at }) => at);
