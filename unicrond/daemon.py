@@ -30,6 +30,7 @@ from unicrond.core.state import from_saved
 from unicrond.core.step import Core
 from unicrond.engine import Engine
 from unicrond.errors import BadInput, StoreUnavailable
+from unicrond.figures import Timed, figures
 from unicrond.hands import ORDERS, on_slurm
 from unicrond.link.handshake import NO_RUN, Claim, Verdict
 from unicrond.link.munge import MungeCredentials
@@ -84,6 +85,7 @@ class Daemon:
         )
         self._threads = ThreadPoolExecutor(SLURM_THREADS, "slurm")
         self._origins = Origins()
+        self._slurm_calls = Timed()
         self._in_flight: set[ActionKey] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._readers: list[asyncio.Task[None]] = []  # with processes that read the configuration
@@ -179,10 +181,13 @@ class Daemon:
                 result.detail,
                 {"passed": result.passed},
             )
-        running = asyncio.get_running_loop()
-        return await running.run_in_executor(
+        running, began = asyncio.get_running_loop(), time.monotonic()
+        outcome = await running.run_in_executor(
             self._threads, on_slurm, action, self._slurm, self._clock
         )
+        failed = outcome.state is OutcomeState.FAILED
+        self._slurm_calls.add(time.monotonic() - began, failed)
+        return outcome
 
     # beside the loop
     def _start(self, part: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -236,6 +241,9 @@ class Daemon:
             connected,
             state.snapshot_at,
             state.slurm_error,
+            figures(
+                state, self._clock.now(), self._loop.waiting, self._loop.turns, self._slurm_calls
+            ),
         )
         try:
             self._store.put_meta(HEARTBEAT_KEY, beat)

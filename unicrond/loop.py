@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from unicrond.core.step import TICK_SECONDS
 from unicrond.engine import Engine
+from unicrond.figures import Timed
 from unicrond.model.events import Event, Tick
 from unicrond.ports import Clock
 
@@ -42,6 +43,11 @@ class Loop:
         self._woken = asyncio.Event()
         self._last_turn = time.monotonic()
         self._offset = clock.now() - self._last_turn  # of the clock, against one that nobody sets
+        self.turns = Timed()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
 
     def emit(self, event: Event, acknowledge: Acknowledge | None = None) -> bool:
         """Takes an event; `acknowledge` is called once it is stored. False: there is no room."""
@@ -57,7 +63,9 @@ class Loop:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._until_tick()):
                     await self._woken.wait()
+            began = time.monotonic()
             self._turn()
+            self.turns.add(time.monotonic() - began)
             after_turn()
             await asyncio.sleep(0)  # let the edges speak between two turns
 

@@ -7,10 +7,22 @@ import time
 from collections.abc import Callable, Collection
 
 from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
 
 from db.queries import Queries
 from unicrond import __version__
-from unicrond.api import commands, errors, knowledge, lists, live, stories, summary, web
+from unicrond.api import (
+    commands,
+    errors,
+    knowledge,
+    lists,
+    live,
+    metrics,
+    stories,
+    summary,
+    usage,
+    web,
+)
 from unicrond.api.commands import Commands
 from unicrond.api.control import Control
 from unicrond.api.gate import Gate
@@ -41,8 +53,13 @@ def create_app(
         stories.routes(queries, viewer),
         live.routes(queries, viewer),
         knowledge.routes(queries),
+        usage.routes(queries, now),
         commands.routes(Commands(queries, viewer, control, now)),
     ):
         app.include_router(router, prefix="/v1", responses=errors.RESPONSES)
+    registry = CollectorRegistry()
+    registry.register(metrics.Present(queries, viewer, cluster, now, usage.LastDay(queries, now)))
+    app.include_router(metrics.routes(registry, metrics.Heals(registry), viewer))
+    app.add_middleware(metrics.Answers, registry=registry)
     app.include_router(web.routes())
     return app

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from unicrond.model.decision import Mode
 
@@ -19,3 +19,4 @@ class Heartbeat:
     agents_connected: int
     snapshot_at: float  # of the last one that Slurm answered, 0: none yet
     slurm_error: str = ""
+    figures: dict[str, float] = field(default_factory=dict)  # by name: unicrond/figures.py

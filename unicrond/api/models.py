@@ -401,6 +401,32 @@ class DetectorOut(BaseModel):
     observes_for: list[str] = Field(description="users for whose runs alone it only observes")
 
 
+class LedgerRowOut(BaseModel):
+    model_config = _example(
+        key="4711", gpu_seconds=5760.0, lost_gpu_seconds=96.0, goodput=0.983,
+        causes={"training": 5664.0, "detection": 8.0, "transition": 88.0},
+    )  # fmt: skip
+    key: str = Field(description="the run's number, or the name of the node, account, ...")
+    gpu_seconds: float = Field(description="that its jobs held")
+    lost_gpu_seconds: float = Field(description="of these those in which runs did not train")
+    goodput: float | None = Field(description="part of what runs held that trained (ETTR of a run)")
+    causes: dict[str, float] = Field(description="they add up to gpu_seconds")
+
+
+class LedgerOut(BaseModel):
+    """GPU time from one moment to another, by what it went for: docs/ledger.md."""
+
+    model_config = _example(
+        began=1.7e9, ended=1.70009e9, by="account", total={}, rows=[], more=False
+    )
+    began: float
+    ended: float
+    by: str
+    total: LedgerRowOut
+    rows: list[LedgerRowOut] = Field(description="those that lost most first")
+    more: bool = Field(description="whether rows were left out: ask with a higher limit")
+
+
 class AuditOut(BaseModel):
     """A command: who gave it, when, why, from where, and what came of it."""
 
