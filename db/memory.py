@@ -21,6 +21,7 @@ from unicrond.model.decision import (
     OutcomeState,
 )
 from unicrond.model.incident import Incident, Review
+from unicrond.model.pause import Pauses
 from unicrond.model.run import Run
 from unicrond.ports import Changes, JournalEntry, Saved
 
@@ -36,6 +37,7 @@ class MemoryStore:
         self._runs: dict[int, str] = {}
         self._incidents: dict[int, str] = {}
         self._mode: Mode | None = None
+        self._pauses = dumps(Pauses())
         self._reviews: dict[int, str] = {}
 
     def load(self) -> Saved:
@@ -50,6 +52,7 @@ class MemoryStore:
             next_incident_id=max(self._incidents, default=0) + 1,
             next_ordinal=max((key.ordinal for key in self.intents), default=-1) + 1,
             mode=self._mode,
+            pauses=loads(Pauses, self._pauses).held,
             drains=self._recent_drains(),
             reviews=tuple(
                 loads(Review, doc) for _, doc in sorted(self._reviews.items())[-MOST_REVIEWS:]
@@ -72,6 +75,8 @@ class MemoryStore:
         self.decisions += changes.decisions
         self.outcomes |= {o.key: o for o in outcomes if o.key in self.intents}
         self._mode = changes.mode or self._mode
+        if changes.pauses is not None:
+            self._pauses = dumps(Pauses(changes.pauses))
         self.snapshot = changes.snapshot or self.snapshot
 
     def _check(self) -> None:

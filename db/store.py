@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, Table, bindparam, delete, func, inser
 
 from db import audit, history, knowledge, migrate, schema, spells
 from db.audit import Audited
-from db.codec import CodecError, dumps, loads
+from db.codec import CodecError, decode, dumps, loads
 from db.engine import FileGuard, translated_errors, writing_engine
 from db.knowledge import Knowledge
 from db.watched import AllocationRow, Difference, Written, after, difference
@@ -24,11 +24,12 @@ from unicrond.errors import BadInput, StoreUnavailable
 from unicrond.model.cluster import Allocation, Node, Snapshot
 from unicrond.model.decision import Action, ActionKind, Decision, Mode, Outcome, OutcomeState
 from unicrond.model.incident import Incident, IncidentState, Review
+from unicrond.model.pause import Pause, Pauses
 from unicrond.model.run import Run
 from unicrond.ports import Changes, JournalEntry, Saved
 
 DRAINS_WITHIN_SECONDS = 3600.0
-MODE_KEY = "mode"
+MODE_KEY, PAUSES_KEY = "mode", "pauses"
 
 T = TypeVar("T")
 
@@ -127,9 +128,17 @@ def _load(connection: Connection) -> Saved:
         next_incident_id=max(incident, last_incident) + 1,
         next_ordinal=max(-1 if ordinal is None else ordinal, last_ordinal) + 1,
         mode=None if mode is None else Mode(str(mode)),
+        pauses=pauses_of(_get_meta(connection, PAUSES_KEY)),
         drains=_recent_drains(connection),
         reviews=newest_reviews(connection),
     )
+
+
+def pauses_of(data: object) -> tuple[Pause, ...]:
+    try:
+        return () if data is None else decode(Pauses, data).held
+    except CodecError as error:
+        raise StoreUnavailable(f"database holds a value that cannot be read: {error}") from error
 
 
 def _read(cls: type[T], docs: Iterable[str]) -> list[T]:
@@ -179,6 +188,8 @@ def _save(connection: Connection, changes: Changes, number: int) -> None:
     _put(connection, schema.reviews, ("incident_id",), reviews)
     if changes.mode is not None:
         _put_meta(connection, MODE_KEY, changes.mode)
+    if changes.pauses is not None:
+        _put_meta(connection, PAUSES_KEY, Pauses(changes.pauses))
 
 
 def _put(

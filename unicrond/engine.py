@@ -92,5 +92,6 @@ def merge(older: Changes, newer: Changes) -> Changes:
         again=tuple(a for a in again.values() if a not in intents),
         snapshot=newer.snapshot or older.snapshot,
         mode=newer.mode or older.mode,
+        pauses=older.pauses if newer.pauses is None else newer.pauses,
         reviews=tuple(reviews.values()),
     )

@@ -16,6 +16,7 @@ from typing import Protocol
 from unicrond.model.cluster import Snapshot
 from unicrond.model.decision import Action, Decision, Mode, Outcome
 from unicrond.model.incident import Incident, Review
+from unicrond.model.pause import Pause
 from unicrond.model.run import Run
 
 
@@ -79,6 +80,7 @@ class Changes:
     mode: Mode | None = None
     reviews: tuple[Review, ...] = ()
     at: float = 0.0  # Unix seconds, of the cycle; 0: not told
+    pauses: tuple[Pause, ...] | None = None  # all that hold now; None: as before
 
     def __bool__(self) -> bool:
         return bool(
@@ -91,6 +93,7 @@ class Changes:
             or self.again
             or self.snapshot
             or self.mode
+            or self.pauses is not None
             or self.reviews
         )
 
@@ -107,6 +110,7 @@ class Saved:
     mode: Mode | None = None
     drains: tuple[tuple[float, str], ...] = ()  # (Unix seconds, node) of our drains, last hour
     reviews: tuple[Review, ...] = ()  # of the newest incidents, oldest first
+    pauses: tuple[Pause, ...] = ()
 
 
 class Store(Protocol):

@@ -16,6 +16,7 @@ from db.store import SqlStore, open_store
 from tests.contract.test_store_contract import ALLOCATION, RUN, snapshot
 from unicrond.errors import StoreUnavailable
 from unicrond.model.cluster import JobState
+from unicrond.model.pause import Pause, PauseScope
 from unicrond.model.run import RunState
 from unicrond.ports import Changes
 
@@ -97,3 +98,12 @@ def test_commands_are_noted_with_who_when_why_and_from_where(store: SqlStore, ur
         row = connection.execute(select(schema.audit)).one()
     engine.dispose()
     assert (row.who, row.command, loads(Audited, row.doc)) == ("alice", "mode", entry)
+
+
+def test_pauses_are_kept_until_they_are_over(store: SqlStore) -> None:
+    pause = Pause(PauseScope.ACTION, "drain", 5.0, "ada", "maintenance")
+    store.save(Changes(pauses=(pause,)))
+    store.save(Changes(at=6.0))
+    assert store.load().pauses == (pause,)
+    store.save(Changes(pauses=()))
+    assert store.load().pauses == ()

@@ -17,6 +17,7 @@ from unicrond.model.decision import (
     OutcomeState,
 )
 from unicrond.model.incident import Incident, IncidentState, Proof, Review, Scope, Severity
+from unicrond.model.pause import Pause
 from unicrond.model.run import Assignment, Run
 from unicrond.ports import Changes, JournalEntry
 
@@ -37,6 +38,7 @@ class Cycle:
         self._outcomes: list[Outcome] = []
         self._journal: list[JournalEntry] = []
         self._mode: Mode | None = None
+        self._pauses: tuple[Pause, ...] | None = None
         self._reviews: dict[int, Review] = {}
 
     # runs and incidents
@@ -200,6 +202,8 @@ class Cycle:
     def _why_not(self, run: Run) -> str:
         if not run.whole_nodes:
             return "the job has parts of nodes"
+        if pause := self.state.pause_of(run):
+            return str(pause)
         paused = self.state.mode is Mode.PAUSED
         return f"mode {self.state.mode if paused else run.mode or self.state.mode}"
 
@@ -253,6 +257,9 @@ class Cycle:
             if action.run_id == run.run_id and action.kind in kinds:
                 self.settle(Outcome(action.key, self.now, OutcomeState.MOOT, why))
 
+    def set_pauses(self, pauses: tuple[Pause, ...]) -> None:
+        self.state.pauses = self._pauses = pauses
+
     def set_mode(self, mode: Mode) -> None:
         self.state.mode = self._mode = mode
 
@@ -269,6 +276,7 @@ class Cycle:
             mode=self._mode,
             reviews=tuple(self._reviews.values()),
             at=self.now,
+            pauses=self._pauses,
         )
 
 

@@ -12,6 +12,7 @@ from unicrond.core.policy import Policy
 from unicrond.model.cluster import Allocation, Node
 from unicrond.model.decision import Action, ActionKey, Mode
 from unicrond.model.incident import Incident, Signal
+from unicrond.model.pause import Pause, PauseScope, paused
 from unicrond.model.run import Run
 from unicrond.ports import Saved
 
@@ -47,10 +48,16 @@ class State:
     hints: dict[str, Signal] = field(default_factory=dict)  # of hardware, newest by node
     vetoed: set[tuple[int, str]] = field(default_factory=set)  # silences already explained
     ledger: Ledger = field(default_factory=Ledger)  # how far each rule is believed
+    pauses: tuple[Pause, ...] = ()
+
+    def pause_of(self, run: Run) -> Pause | None:
+        """Of the partition that its job is in."""
+        job = self.allocations.get(run.run_id)
+        return paused(self.pauses, PauseScope.PARTITION, job.partition) if job else None
 
     def acts_for(self, run: Run) -> bool:
         """Whether decisions about this run are carried out."""
-        if self.mode is Mode.PAUSED or not run.whole_nodes:
+        if self.mode is Mode.PAUSED or not run.whole_nodes or self.pause_of(run):
             return False
         return (run.mode or self.mode) is Mode.ACTIVE
 
@@ -99,4 +106,5 @@ def from_saved(saved: Saved, policy: Policy, now: float) -> State:
         next_ordinal=saved.next_ordinal,
         drains=list(saved.drains),
         ledger=Ledger(saved.reviews),
+        pauses=saved.pauses,
     )

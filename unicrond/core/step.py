@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from unicrond.core import agents, hardware, heal, jobs, joining, losses, record, signals, suspect
 from unicrond.core.cycle import Cycle, describe
+from unicrond.core.pauses import on_pause, why_paused
 from unicrond.core.shift import shift
 from unicrond.core.state import State
 from unicrond.core.trouble import Fault, report
@@ -22,6 +23,7 @@ from unicrond.model.events import (
     Event,
     ModeSet,
     OutcomeArrived,
+    PauseSet,
     PolicySet,
     ReviewGiven,
     ShareSet,
@@ -92,6 +94,8 @@ class Core:
         state = self.state
         if action.key not in state.pending:
             return "a newer decision replaced it"
+        if why := why_paused(state, action):
+            return why
         run = state.runs.get(action.run_id) if action.run_id is not None else None
         if action.run_id is None:  # for a node
             acts = state.mode is Mode.ACTIVE or action.kind is ActionKind.NOTIFY
@@ -132,6 +136,8 @@ def _take(cycle: Cycle, event: Event) -> None:
             _on_mode(cycle, event)
         case ReviewGiven():
             record.on_review(cycle, event)
+        case PauseSet():
+            _on_pause(cycle, event)
         case ShareSet():
             _on_share(cycle, event)
         case PolicySet():
@@ -256,6 +262,16 @@ def _on_share(cycle: Cycle, event: ShareSet) -> None:
             run = cycle.put(replace(run, **{name: wanted}))
             what = f"{name.removesuffix('_nodes')} of run {run.run_id}"
             cycle.note("note", f"{what} set from {before:g} to {wanted:g} by {event.who}", run)
+
+
+def _on_pause(cycle: Cycle, event: PauseSet) -> None:
+    on_pause(cycle, event)
+    for live in cycle.state.live_runs():
+        if event.on and cycle.state.pause_of(live):
+            heal.lay_down(cycle, live, str(event.pause))
+    for incident in tuple(cycle.state.incidents.values()):
+        if not event.on:
+            _take_up(cycle, incident)
 
 
 def _take_up(cycle: Cycle, incident: Incident) -> None:

@@ -10,6 +10,7 @@ from unicrond.model.cluster import Snapshot
 from unicrond.model.decision import Mode, Outcome
 from unicrond.model.incident import Proof, Signal
 from unicrond.model.pace import Pace
+from unicrond.model.pause import Pause
 from unicrond.model.run import Assignment, Phase
 from unicrond.model.workload import PLAIN, Workload
 
@@ -127,6 +128,14 @@ class ShareSet:
 
 
 @dataclass(frozen=True, slots=True)
+class PauseSet:
+    """A kind of action, or a partition, was paused or is not any more."""
+
+    pause: Pause
+    on: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PolicySet:
     """The configuration was read anew: numbers of the policy by name, those that changed."""
 
@@ -152,6 +161,7 @@ Event = (
     | ModeSet
     | ReviewGiven
     | ShareSet
+    | PauseSet
     | PolicySet
     | Tick
 )

@@ -1,0 +1,41 @@
+"""What people paused beside the mode: a partition, or a kind of action."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from unicrond.model.strenum import StrEnum
+
+MOST_PAUSES = 100
+
+
+class PauseScope(StrEnum):
+    PARTITION = "partition"
+    ACTION = "action"
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """`value`: the partition, or the kind of action."""
+
+    scope: PauseScope
+    value: str
+    at: float
+    who: str
+    why: str = ""
+
+    def __str__(self) -> str:
+        reason = f" ({self.why})" if self.why else ""
+        return f"{self.scope} {self.value} is paused by {self.who}{reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """All that hold, as they are kept."""
+
+    held: tuple[Pause, ...] = ()
+
+
+def paused(pauses: Iterable[Pause], scope: PauseScope, value: str) -> Pause | None:
+    return next((p for p in pauses if (p.scope, p.value) == (scope, value)), None)
