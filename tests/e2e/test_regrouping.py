@@ -59,14 +59,14 @@ def regrouping(stage: Stage, *wishes: str, **options: Any) -> Training:
     return training
 
 
-def back(training: Training, world: int, at: float, what: str) -> None:
-    """Training goes on in generation 2 with so many ranks, and no train step was lost."""
+def back(training: Training, world: int, at: float, what: str, generation: int = 2) -> None:
+    """Training goes on in this generation with so many ranks, and no train step was lost."""
     training.until(
-        f"{what}: generation 2 trains on",
-        lambda: {line["rank"] for line in of(training, 2)} == set(range(world)),
+        f"{what}: generation {generation} trains on",
+        lambda: {line["rank"] for line in of(training, generation)} == set(range(world)),
         within_seconds=120,
     )
-    old, new = of(training, 1), of(training, 2)
+    old, new = of(training, generation - 1), of(training, generation)
     first, last = min(line["step"] for line in new), max(line["step"] for line in old)
     assert last <= first <= last + 1, "nothing complete is lost, nothing is left out"
     assert {line["world_size"] for line in new} == {world}
@@ -93,6 +93,24 @@ def test_survivors_of_a_killed_rank_keep_their_processes_and_train_on_from_memor
     assert training.kinds() == {"hold_ranks", "start_ranks"}
     assert "5 of 6 ranks keep their processes; regrouping" in training.story()
     assert stage.reasons() == {}
+
+
+def test_where_it_may_shrink_the_others_train_on_at_once_and_the_node_follows(
+    stage: Stage,
+) -> None:
+    training = regrouping(stage, "--min-nodes=2", ranks_per_node=2)
+    before = members(stage)
+    back(training, 4, killed(training, 3), "SIGKILL of one of six ranks, four go on")
+    training.until("the node is back in", lambda: of(training, 3), within_seconds=120)
+    left = max(line["time"] for line in of(training, 2))
+    back(training, 6, left, "its node joins, counted from the last train step without it", 3)
+    after = members(stage)
+    kept = {name: place for name, place in after.items() if name in before}
+    assert (len(after), len(kept)) == (6, 4)
+    assert kept == {name: before[name] for name in kept}, "the same processes"
+    training.heals()
+    assert training.kinds() == {"hold_ranks", "stop_ranks", "prepare_ranks", "start_ranks"}
+    assert "n2 to follow once new ranks are prepared there" in training.story()
 
 
 def test_survivors_of_a_lost_node_keep_their_processes_and_train_on_without_it(
