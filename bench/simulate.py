@@ -29,6 +29,8 @@ SLOW = ("varuna-slow", "oobleck-slow", "bamboo-slow")
 GOALS = {"trace-a": (1.2, (24, 72, 108, 144, 192)), "trace-b": (1.9, (3, 6, 9, 12, 17, 24))}
 LARGE = {"gpus-1024": 20, "gpus-16384": 5}
 EXPERIMENTS = ("unicron-wary", "unicron-as-oobleck")
+IN_PLACE, ELASTIC = "unicron-in-place", ("varuna", "oobleck", "bamboo")
+LIMITS = ("unicron-unguaranteed", "bound")  # without guarantees; and what nobody can exceed
 MOST_BEHIND = 3.0  # per cent, median, below the oracle
 MOST_HOURS = 24 * 60.0
 HALVINGS = 7
@@ -77,6 +79,26 @@ def traces(seeds: int) -> Iterator[Figure]:
             assert ratio is not None
             title = f"{name}, {case}, over a rival that waits"
             yield figure(title, "x", [ratio.mean], goal=goal, better="higher")
+
+
+def limits(seeds: int) -> Iterator[Figure]:
+    """What survivors in place bring, what guarantees cost, and what nobody can exceed."""
+    places = [(name, case) for name in GOALS for case in CASES]
+    for name, case in (*places, *((name, None) for name in LARGE)):
+        title = f"{name}, {case}" if case else name
+        tell(f"simulate: {title}, limits")
+        rivals = (IN_PLACE, *LIMITS, "megatron", *ELASTIC)
+        found = compared(name, rivals, LARGE.get(name, seeds), Changes(runs=case))
+        for ours, rival in (
+            *((policy, "megatron") for policy in (IN_PLACE, *LIMITS)),
+            *((IN_PLACE, rival) for rival in (*ELASTIC, OURS)),
+        ):
+            ratio = found.ratio(rival, ours)
+            assert ratio is not None
+            yield figure(f"{title}, {ours} over {rival}", "x", [ratio.mean])
+            yield figure(
+                f"{title}, {ours} over {rival}: 95 % interval", "x", [ratio.low, ratio.high]
+            )
 
 
 def repairs(seeds: int) -> Iterator[Figure]:
@@ -143,7 +165,7 @@ def main() -> int:
     options.add_argument("--seeds", type=int, default=100, help="of the small traces")
     seeds = options.parse_args().seeds
     half = max(2, seeds // 2)
-    figures = [*speed(), *traces(seeds), *repairs(half), *queues(half), *large()]
+    figures = [*speed(), *traces(seeds), *limits(half), *repairs(half), *queues(half), *large()]
     notes = [
         "every input with its source: unicronctl simulate --json",
         "what is reproduced, what is not, and what carries the result: docs/simulator.md",

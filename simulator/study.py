@@ -54,11 +54,11 @@ class Study:
     def waf(self, policy: str) -> list[float]:
         return [outcome.waf for outcome in self.outcomes[policy]]
 
-    def ratio(self, policy: str) -> Ratio | None:
+    def ratio(self, policy: str, ours: str = OURS) -> Ratio | None:
         """None where ours was not asked for, or a policy never trained."""
-        if OURS not in self.outcomes or not all(self.waf(policy)):
+        if ours not in self.outcomes or not all(self.waf(policy)):
             return None
-        return Ratio.of(self.waf(OURS), self.waf(policy))
+        return Ratio.of(self.waf(ours), self.waf(policy))
 
 
 def study(
