@@ -28,7 +28,7 @@ from unicrond.model.pause import Pause, Pauses
 from unicrond.model.run import Run
 from unicrond.ports import Changes, JournalEntry, Saved
 
-DRAINS_WITHIN_SECONDS = 3600.0
+DRAINS_WITHIN_SECONDS = 86_400.0
 MODE_KEY, PAUSES_KEY = "mode", "pauses"
 
 T = TypeVar("T")
@@ -156,7 +156,7 @@ def newest_reviews(connection: Connection) -> tuple[Review, ...]:
 
 
 def _recent_drains(connection: Connection) -> tuple[tuple[float, str], ...]:
-    """Of the hour before the last one: no clock is asked, and whoever counts looks at the times."""
+    """Of the day before the last one: no clock is asked, and whoever counts looks at the times."""
     c = schema.actions.c
     done = (c.kind == ActionKind.DRAIN.value) & (c.outcome_state == OutcomeState.DONE.value)
     latest = connection.scalar(select(func.max(c.outcome_at)).where(done))

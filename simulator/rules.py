@@ -18,6 +18,7 @@ import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 
 from planner.allocator import Infeasible
 from planner.objective import Claim, Pool, Problem
@@ -152,7 +153,9 @@ def wait(state: State, change: Change) -> Sizes:
     return sizes
 
 
-def requeue(state: State, change: Change) -> Sizes:
+def requeue(
+    state: State, change: Change, smaller: Callable[[RunNow, int], int] = lambda _run, _free: 0
+) -> Sizes:
     sizes, free = dict[int, int](), len(state.free)
     queue = [run for run in state.present() if run.phase is Phase.QUEUED]
     if change.what is What.LOST and change.run_id is not None:
@@ -160,20 +163,23 @@ def requeue(state: State, change: Change) -> Sizes:
         free += len(state.runs[change.run_id].nodes)
         queue.append(state.runs[change.run_id])
     for run in sorted(queue, key=lambda run: run.since):
-        if run.home <= free:
-            sizes[run.spec.run_id] = run.home
-            free -= run.home
+        size = run.home if run.home <= free else smaller(run, free)
+        if size:
+            sizes[run.spec.run_id] = size
+            free -= size
     return sizes
 
 
 def today(state: State, change: Change) -> Sizes:
-    """As unicrond heals now: within the allocation while enough of it is left, else a requeue."""
+    """As unicrond heals now: within the allocation while enough of it is left, else a requeue, at
+    the size that there is room for."""
+    shrunk = partial(requeue, smaller=lambda run, free: run.spec.legal(free))
     if change.what is not What.LOST or change.run_id is None:
-        return requeue(state, change)
+        return shrunk(state, change)
     choice = choose(*as_production(state.runs[change.run_id], state.now / SECOND), 3)
     if choice.step is HealStep.STOP:
         return {change.run_id: len(choice.nodes)}
-    return requeue(state, change)
+    return shrunk(state, change)
 
 
 def as_production(run: RunNow, now: float) -> tuple[Run, Trouble]:

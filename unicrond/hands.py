@@ -43,6 +43,7 @@ def _job(action: Action) -> int:
 
 _CALLS: dict[ActionKind, Callable[[Slurm, Action], None]] = {
     ActionKind.DRAIN: lambda slurm, a: slurm.drain(a.node, str(a.args["reason"])),
+    ActionKind.RESUME: lambda slurm, a: slurm.resume(a.node, str(a.args["reason"])),
     ActionKind.SHRINK: lambda slurm, a: slurm.shrink(_job(a), _names(a.args["keep"])),
     ActionKind.REQUEUE: lambda slurm, a: slurm.requeue(_job(a), int(str(a.args["restarts"]))),
     ActionKind.EXPEDITE: lambda slurm, a: slurm.expedite(

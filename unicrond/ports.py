@@ -34,6 +34,10 @@ class Slurm(Protocol):
     def drain(self, node: str, reason: str) -> None:
         """Drains, unless the node already carries somebody's reason that is not ours: Refused."""
 
+    def resume(self, node: str, reason: str) -> None:
+        """Undoes our drain of this reason; Refused where the reason is another by now, or the node
+        does not respond."""
+
     def shrink(self, job_id: int, keep: Sequence[str]) -> None:
         """Gives back all nodes of the job but `keep`; refused off the batch host."""
 

@@ -187,21 +187,21 @@ def test_an_outcome_of_an_unknown_intent_is_left_out(reopen: Reopen) -> None:
     assert reopen().load() == Saved()
 
 
-def test_our_drains_of_the_last_hour_are_counted_again(reopen: Reopen) -> None:
+def test_our_drains_of_the_last_day_are_counted_again(reopen: Reopen) -> None:
     store = reopen()
     old, tried = replace(DRAIN, key=ActionKey(1, 3, 8)), replace(DRAIN, key=ActionKey(1, 3, 9))
     store.save(Changes(intents=(STOP, DRAIN, old, tried)))
     store.save(
         Changes(
             outcomes=(
-                Outcome(KEY, 9000.0, OutcomeState.DONE),
+                Outcome(KEY, 109000.0, OutcomeState.DONE),
                 Outcome(old.key, 1000.0, OutcomeState.DONE),
-                Outcome(DRAIN.key, 8000.0, OutcomeState.DONE),
-                Outcome(tried.key, 8001.0, OutcomeState.REFUSED, "a person drained it"),
+                Outcome(DRAIN.key, 108000.0, OutcomeState.DONE),
+                Outcome(tried.key, 108001.0, OutcomeState.REFUSED, "a person drained it"),
             )
         )
     )
-    assert reopen().load().drains == ((8000.0, "n2"),)
+    assert reopen().load().drains == ((108000.0, "n2"),)
 
 
 def test_the_last_review_of_an_incident_replaces_the_one_before(reopen: Reopen) -> None:

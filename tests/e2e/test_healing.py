@@ -127,8 +127,9 @@ def test_a_node_that_was_cut_off_writes_nothing_into_what_went_on_without_it(sta
 
 def test_a_persons_reason_for_a_drain_is_never_overwritten(stage: Stage) -> None:
     training = stage.training(LOCKSTEP, "--min-nodes=2")
-    stage.scontrol("update", "NodeName=n2", "State=DRAIN", "Reason=bad fan")
     stage.lab.fault("cut-link", node="n2")
+    training.until("its loss is known", lambda: training.run().get("healing"))
+    stage.scontrol("update", "NodeName=n2", "State=DRAIN", "Reason=bad fan")
     training.goes_on(generation=2)
     drained = training.until(
         "the drain is decided",

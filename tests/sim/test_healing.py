@@ -190,8 +190,9 @@ def test_observing_decides_and_leaves_the_healing_to_the_agents() -> None:
 
 def test_a_node_drained_by_a_person_is_left_alone(world: World) -> None:
     job = running(world, min_nodes=2)
-    world.slurm.drain_by_person("n2", "bad fan")
     world.cut("n2")
+    world.until(lambda: world.run(job).healing is not None)
+    world.slurm.drain_by_person("n2", "bad fan")
     world.until(lambda: world.run(job).generation == 2)
     world.until(lambda: world.run(job).loss_of("n2").state.settled)
     assert world.slurm.snapshot().nodes["n2"].reason == "bad fan"

@@ -202,4 +202,4 @@ def test_a_requeued_run_takes_no_more_than_before_while_others_wait(world: World
     assert nodes_to_ask_for(world.core.state, wish, allocation, ()) == 0
     world.slurm.cancel(other)
     world.pass_seconds(3)
-    assert nodes_to_ask_for(world.core.state, wish, allocation, ()) == 4
+    assert nodes_to_ask_for(world.core.state, wish, allocation, ()) == 6

@@ -13,6 +13,7 @@ from unicrond.model.cluster import JobState, NodeState
 from unicrond.slurm import sizing
 from unicrond.slurm.cli import CommandLineSlurm
 from unicrond.slurm.command import SlurmCommand, plain_environment
+from unicrond.slurm.parse import parse_nodes
 
 DATA = Path(__file__).parent.parent / "data/slurm/22.05"
 REQUEUED = (DATA / "job-requeued.txt").read_text()
@@ -42,7 +43,7 @@ class StandIn:
         cases = "\n".join(self._cases)
         self.script.write_text(
             f'#!/bin/sh\necho "$@" >>{self.told}\ncase "$*" in\n{cases}\n'
-            f'*"show topology"*) exit 0;;\n*) exit 99;;\nesac\n'
+            f'*"show topology"* | *"show reservation"*) exit 0;;\n*) exit 99;;\nesac\n'
         )
         self.script.chmod(self.script.stat().st_mode | stat.S_IXUSR)
 
@@ -72,7 +73,7 @@ def cluster(stand_in: StandIn) -> StandIn:
     return stand_in
 
 
-def test_a_snapshot_is_two_commands_and_three_more_the_first_time(stand_in: StandIn) -> None:
+def test_a_snapshot_is_two_commands_and_four_more_the_first_time(stand_in: StandIn) -> None:
     jobs = (DATA / "jobs-lost.txt").read_text()
     stand_in.answer("show config", (DATA / "config.txt").read_text())
     stand_in.answer("show node", (DATA / "nodes-lost.txt").read_text())
@@ -82,7 +83,7 @@ def test_a_snapshot_is_two_commands_and_three_more_the_first_time(stand_in: Stan
     for _ in range(3):
         slurm.snapshot()
     told = stand_in.told.read_text().splitlines()
-    assert len(told) == 3 * 2 + 3
+    assert len(told) == 3 * 2 + 4
     assert "LC_ALL=C TZ=UTC SLURM_TIME_FORMAT=standard scontrol" in told[0]
 
 
@@ -203,6 +204,17 @@ def test_a_size_that_a_name_forges_is_not_believed() -> None:
     forged = REQUEUED.replace("JobName=", "JobName=x NumCPUs=9 NumTasks=9 ")
     with pytest.raises(Refused, match="do not stand once"):
         sizing.words(forged, 2, (22, 5))
+
+
+def test_a_node_is_resumed_by_the_word_that_its_state_needs(stand_in: StandIn) -> None:
+    drained = (DATA / "nodes-drained.txt").read_text()
+    reason = parse_nodes(drained).known["n5"].reason
+    stand_in.answer("show node n5", drained)
+    stand_in.answer("update")
+    stand_in.slurm().resume("n5", reason)
+    assert stand_in.updates == ["update NodeName=n5 State=UNDRAIN"]
+    with pytest.raises(Refused, match="another reason by now"):
+        stand_in.slurm().resume("n5", "unicron: lost connection incident=9")
 
 
 def test_a_second_look_comes_before_each_act(cluster: StandIn) -> None:

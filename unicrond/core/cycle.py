@@ -296,6 +296,8 @@ def describe(action: Action) -> str:
             return f"start the agent of {action.args.get('target')} again (from {action.node})"
         case ActionKind.DRAIN:
             return f"drain {action.node} ({action.args.get('reason')})"
+        case ActionKind.RESUME:
+            return f"undo the drain of {action.node}"
         case ActionKind.SHRINK:
             return f"give {action.node} back to Slurm"
         case ActionKind.REQUEUE:

@@ -83,7 +83,7 @@ def _begin_requeue(
     now, timeout = cycle.now, cycle.state.policy.release_timeout_seconds
     exclude = tuple(dict.fromkeys((*choice.shunned, *trouble.lost)))
     if not _can_release(cycle, run, trouble, choice):
-        _requeue(cycle, run, incident_id, exclude)
+        queued.order(cycle, run, incident_id, exclude)
         return
     healing = Healing(
         incident_id,
@@ -109,22 +109,7 @@ def _advance_release(cycle: Cycle, run: Run, healing: Healing) -> None:
     """`losses` does the work: confirm, drain, shrink. A batch host leaves when Slurm takes it."""
     leaving = [x for x in run.losses if x.node in healing.lost and not x.state.settled]
     if not leaving or cycle.now > healing.deadline:
-        _requeue(cycle, run, healing.incident_id, healing.exclude)
-
-
-def _requeue(cycle: Cycle, run: Run, incident_id: int, exclude: tuple[str, ...]) -> None:
-    now = cycle.now
-    healing = Healing(
-        incident_id,
-        HealStep.REQUEUE,
-        now,
-        now + cycle.state.policy.requeue_timeout_seconds,
-        nodes=(),
-        exclude=exclude,
-    )
-    failures = (*(t for t in run.failures if t > now - 3600), now)
-    run = cycle.put(replace(run, state=RunState.HEALING, healing=healing, failures=failures))
-    cycle.act(incident_id, run, ActionKind.REQUEUE, restarts=run.restarts)
+        queued.order(cycle, run, healing.incident_id, healing.exclude)
 
 
 def _advance_requeue(cycle: Cycle, run: Run, healing: Healing) -> None:
@@ -262,7 +247,7 @@ def _fall(cycle: Cycle, run: Run, healing: Healing, what: str) -> None:
         changeover.stop_all(cycle, run, healing)
     else:
         cycle.note("note", what, run, incident=incident.incident_id)
-        _requeue(cycle, run, incident.incident_id, (*healing.exclude, *healing.lost))
+        queued.order(cycle, run, incident.incident_id, (*healing.exclude, *healing.lost))
 
 
 def call_person(cycle: Cycle, run: Run, incident: Incident, why: str) -> None:

@@ -37,7 +37,7 @@ def advance(cycle: Cycle, run: Run) -> None:
             _confirm(cycle, run, loss)
         elif loss.state is LossState.CONFIRMED:
             _drain(cycle, run, loss)
-        else:
+        elif loss.state is not LossState.LEFT or _goes_on_without(run, loss.node):
             _give_back(cycle, run, loss)
 
 
@@ -146,6 +146,13 @@ def _give_back(cycle: Cycle, run: Run, loss: Loss) -> None:
             replace(loss, state=LossState.KEPT),
             "the batch host cannot be given back; Slurm will take it",
         )
+
+
+def _goes_on_without(run: Run, node: str) -> bool:
+    """Its ranks there are proved gone."""
+    if run.state is not RunState.RUNNING or run.healing is not None or run.assignment is None:
+        return False
+    return node not in run.assignment.nodes
 
 
 def _with_left(cycle: Cycle, run: Run) -> Run:

@@ -31,6 +31,10 @@ class Policy:
     release_timeout_seconds: float = 90.0  # for lost nodes to leave the job before its requeue
     requeue_timeout_seconds: float = 120.0
     resend_seconds: float = 5.0  # an order without an outcome is sent again
+    # nodes that go and come
+    leave_before_seconds: float = 300.0  # ahead of a maintenance window
+    return_settle_seconds: float = 60.0  # a lost node must be well for so long before it is used
+    quarantine_seconds: float = 21_600.0  # the same, where it was lost three times in a day
     # giving up
     progress_seconds: float = (
         60.0  # a generation without iterations that lived this long progressed
@@ -38,5 +42,6 @@ class Policy:
     restarts_without_progress: int = 3
     # budgets
     drains_per_hour: int = 4
+    returns_per_hour: int = 4  # of nodes that we drained when they were lost
     restarts_per_hour: int = 20  # of one run
     user_moves_per_hour: int = 8  # of all runs of one user, on the word of its agents alone

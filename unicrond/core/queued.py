@@ -7,7 +7,7 @@ requeues itself; Slurm alone would hold it for 120 s each time. A job on hold st
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import replace
 
 from unicrond.core.cycle import Cycle
@@ -16,11 +16,27 @@ from unicrond.core.state import State
 from unicrond.model.cluster import Allocation, JobState, NodeState
 from unicrond.model.decision import ActionKind
 from unicrond.model.incident import IncidentState, Scope, Severity
-from unicrond.model.run import Healing, HealStep, Run
+from unicrond.model.run import Healing, HealStep, Run, RunState
 
 SETTLE_SECONDS = 2.0  # sooner a node may refuse the new start for the kill of the old one
 LONGEST_SETTLE_SECONDS = 10.0  # Slurm's clock may be ahead of ours
+WANTING = ("Resources", "Priority")
 HOLDING = ("BeginTime", "None", "")  # Slurm's own reasons; a hold or a dependency is a person's
+
+
+def order(cycle: Cycle, run: Run, incident_id: int, exclude: tuple[str, ...]) -> None:
+    """Has Slurm requeue it, off the nodes that are excluded."""
+    run = _waiting(cycle, run, incident_id, exclude)
+    run = cycle.put(replace(run, state=RunState.HEALING))
+    cycle.act(incident_id, run, ActionKind.REQUEUE, restarts=run.restarts)
+
+
+def _waiting(cycle: Cycle, run: Run, incident_id: int, exclude: tuple[str, ...]) -> Run:
+    now = cycle.now
+    deadline = now + cycle.state.policy.requeue_timeout_seconds
+    healing = Healing(incident_id, HealStep.REQUEUE, now, deadline, nodes=(), exclude=exclude)
+    failures = (*(t for t in run.failures if t > now - 3600), now)
+    return cycle.put(replace(run, healing=healing, failures=failures))
 
 
 def adopt(cycle: Cycle, run: Run, allocation: Allocation) -> None:
@@ -34,55 +50,60 @@ def adopt(cycle: Cycle, run: Run, allocation: Allocation) -> None:
     cycle.decide(incident, run, "start now", f"{what}; Slurm alone would hold it for two minutes")
     if not cycle.state.acts_for(run) or not restarts_left(run, cycle.now, cycle.state.policy):
         return
-    now, policy = cycle.now, cycle.state.policy
     cycle.put_incident(
         replace(cycle.state.incidents[incident.incident_id], state=IncidentState.HEALING)
     )
-    healing = Healing(
-        incident.incident_id,
-        HealStep.REQUEUE,
-        now,
-        now + policy.requeue_timeout_seconds,
-        nodes=(),
-        exclude=run.shunned,
-    )
-    failures = (*(t for t in run.failures if t > now - 3600), now)
-    cycle.put(replace(run, healing=healing, failures=failures))
+    _waiting(cycle, run, incident.incident_id, run.shunned)
 
 
 def advance(cycle: Cycle, run: Run, healing: Healing) -> None:
-    """Has Slurm begin it, once for each time that it comes to wait."""
+    """Has Slurm begin it, and once more whenever another size has become the right one."""
     job = cycle.state.allocations.get(run.run_id)
-    if job is None or job.state is not JobState.PENDING or job.restarts <= healing.expedited:
+    if job is None or job.state is not JobState.PENDING:
         return
-    settled = min(job.submit_time + SETTLE_SECONDS, healing.since + LONGEST_SETTLE_SECONDS)
-    if job.reason not in HOLDING or cycle.now < settled:
+    nodes = nodes_to_ask_for(cycle.state, run, job, healing.exclude)
+    if job.restarts > healing.expedited:
+        due = _may_begin(cycle, job, healing)
+    else:
+        due = nodes > 0 and _may_resize(cycle, job, healing)
+    if not due:
         return
-    run = cycle.put(replace(run, healing=replace(healing, expedited=job.restarts)))
+    expedited = replace(healing, expedited=job.restarts, expedited_at=cycle.now)
+    run = cycle.put(replace(run, healing=expedited))
     # an exclusion outlives the repair of its node, a drain does not: so only where none holds
     exclude = [n for n in healing.exclude if not drained_by_us(cycle.state, n)]
-    nodes = nodes_to_ask_for(cycle.state, run, job, healing.exclude)
     cycle.act(healing.incident_id, run, ActionKind.EXPEDITE, exclude=exclude, nodes=nodes)
 
 
-def nodes_to_ask_for(state: State, run: Run, job: Allocation, avoid: Iterable[str]) -> int:
-    """As many as are free, from `min_nodes` to `max_nodes`; 0: what it asks for is right.
+def _may_begin(cycle: Cycle, job: Allocation, healing: Healing) -> bool:
+    settled = min(job.submit_time + SETTLE_SECONDS, healing.since + LONGEST_SETTLE_SECONDS)
+    return job.reason in HOLDING and cycle.now >= settled
 
-    No more than before while others wait for nodes.
-    """
+
+def _may_resize(cycle: Cycle, job: Allocation, healing: Healing) -> bool:
+    """It waits for nodes, as a look at Slurm shows that is newer than our last word on it."""
+    seen = cycle.state.snapshot_at > healing.expedited_at + SETTLE_SECONDS
+    return job.reason in WANTING and seen
+
+
+def nodes_to_ask_for(state: State, run: Run, job: Allocation, avoid: Collection[str]) -> int:
+    """As many as are free, from `min_nodes` to `max_nodes`, and no more than before while others
+    wait for nodes; 0: what it asks for may stay."""
     known = (state.nodes[name].gpus for name in run.nodes if name in state.nodes)
     gpus = max(known, default=0)
     if not gpus:
         return 0
     asked = job.gpus // gpus
     most = min(run.max_nodes, asked) if _others_wait(state, job) else run.max_nodes
-    wanted = min(max(_free(state, job, gpus, {*avoid, *run.shunned}), run.min_nodes), most)
-    return wanted if wanted != asked else 0
+    free = free_nodes(state, job, {*avoid, *run.shunned}, gpus)
+    wanted = min(free, most)
+    return wanted if wanted != asked and wanted >= run.min_nodes else 0
 
 
-def _free(state: State, job: Allocation, gpus: int, avoid: set[str]) -> int:
-    live = (other for other in state.allocations.values() if other.state.live)
-    busy = {name for other in live for name in other.nodes}
+def free_nodes(state: State, job: Allocation, avoid: Collection[str], gpus: int = 1) -> int:
+    """That the job could start on, its own of now included."""
+    others = (o for o in state.allocations.values() if o.state.live and o.job_id != job.job_id)
+    busy = {name for other in others for name in other.nodes}
     partitions = set(job.partition.split(","))  # that it may start in
     return sum(
         node.state is NodeState.UP
@@ -98,6 +119,6 @@ def _others_wait(state: State, job: Allocation) -> bool:
         other.state is JobState.PENDING
         and other.job_id != job.job_id
         and other.partition == job.partition
-        and other.reason in ("Resources", "Priority")
+        and other.reason in WANTING
         for other in state.allocations.values()
     )

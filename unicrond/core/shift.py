@@ -15,6 +15,10 @@ def shift(state: State, seconds: float) -> None:
     """What was noted before the step is as old as it was."""
     state.started_at += seconds
     state.pending = {key: (action, at + seconds) for key, (action, at) in state.pending.items()}
+    state.returning = {
+        node: replace(back, since=back.since + seconds, asked_at=back.asked_at + seconds)
+        for node, back in state.returning.items()
+    }
     for run in state.live_runs():
         state.runs[run.run_id] = _run(run, seconds)
 
@@ -46,6 +50,7 @@ def _healing(healing: Healing, seconds: float) -> Healing:
         since=healing.since + seconds,
         deadline=healing.deadline + seconds,
         proved_at=healing.proved_at and healing.proved_at + seconds,
+        expedited_at=healing.expedited_at and healing.expedited_at + seconds,
     )
 
 

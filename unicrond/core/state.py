@@ -17,6 +17,16 @@ from unicrond.model.run import Run
 from unicrond.ports import Saved
 
 
+@dataclass(frozen=True, slots=True)
+class Return:
+    """A node that we drained, on its way back (returns.py)."""
+
+    since: float  # Unix seconds, when it was heard again
+    passed: int = 0  # probes
+    asked_at: float = 0.0
+    waiting: bool = False  # for a probe, or for Slurm
+
+
 @dataclass(slots=True)
 class State:
     policy: Policy
@@ -32,7 +42,10 @@ class State:
     pending: dict[ActionKey, tuple[Action, float]] = field(default_factory=dict)  # and when sent
     next_incident_id: int = 1
     next_ordinal: int = 0  # of actions; never repeats
-    drains: list[tuple[float, str]] = field(default_factory=list)
+    drains: list[tuple[float, str]] = field(default_factory=list)  # of a day
+    returns: list[tuple[float, str]] = field(default_factory=list)  # of nodes given back, an hour
+    returning: dict[str, Return] = field(default_factory=dict)  # nodes on their way back
+    staying: set[tuple[int, str]] = field(default_factory=set)  # run, node that is to go: told
     moves: list[tuple[float, int]] = field(default_factory=list)  # when, of which user's run
     joins: list[tuple[float, int, str]] = field(default_factory=list)  # when, run, node
     lag_seconds: float = 0.0
@@ -63,7 +76,9 @@ class State:
 
     def forget_before(self, time: float) -> None:
         """Drops what no decision looks at any more."""
-        self.drains = [drain for drain in self.drains if drain[0] > time]
+        self.drains = [drain for drain in self.drains if drain[0] > time - 23 * 3600]
+        self.returns = [return_ for return_ in self.returns if return_[0] > time]
+        self.staying = {(run_id, node) for run_id, node in self.staying if run_id in self.runs}
         self.victims &= self.incidents.keys()
         self.moves = [move for move in self.moves if move[0] > time]
         self.joins = [join for join in self.joins if join[0] > time]

@@ -9,7 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from unicrond.core import agents, hardware, heal, jobs, joining, losses, record, signals, suspect
+from unicrond.core import (
+    agents,
+    departures,
+    hardware,
+    heal,
+    jobs,
+    joining,
+    losses,
+    record,
+    returns,
+    signals,
+    suspect,
+)
 from unicrond.core.cycle import Cycle, describe
 from unicrond.core.pauses import on_pause, why_paused
 from unicrond.core.shift import shift
@@ -36,7 +48,13 @@ from unicrond.model.run import Run, RunState
 from unicrond.ports import Changes
 
 TICK_SECONDS = 0.25
-_ON_SLURM = (ActionKind.DRAIN, ActionKind.SHRINK, ActionKind.REQUEUE, ActionKind.EXPEDITE)
+_ON_SLURM = (
+    ActionKind.DRAIN,
+    ActionKind.RESUME,
+    ActionKind.SHRINK,
+    ActionKind.REQUEUE,
+    ActionKind.EXPEDITE,
+)
 
 
 class Core:
@@ -123,6 +141,8 @@ def _take(cycle: Cycle, event: Event) -> None:
             agents.on_beat(cycle, event)
         case SnapshotTaken():
             jobs.on_snapshot(cycle, event.snapshot)
+            departures.look(cycle)
+            returns.look(cycle)
         case AgentJoined():
             agents.on_joined(cycle, event)
         case AgentLeft():
@@ -163,6 +183,7 @@ def _on_outcome(cycle: Cycle, outcome: Outcome) -> None:
         return
     if action.run_id is None:
         hardware.on_outcome(cycle, action, outcome)
+        returns.on_outcome(cycle, action, outcome)
         return
     for handle in (heal.on_outcome, losses.on_outcome, joining.on_outcome):
         run = cycle.state.runs.get(action.run_id)

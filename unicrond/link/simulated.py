@@ -167,8 +167,10 @@ class SimulatedAgents:
 
     def kill_agent(self, run_id: int, node: str) -> None:
         job = self.jobs[run_id]
+        newest = max(agent.generation for agent in job.agents.values())
         self._drop(job, job.agents[node])
-        self._note_broken(job)
+        if job.agents[node].generation == newest:  # others are missed by nobody
+            self._note_broken(job)
 
     def cut_node(self, node: str) -> None:
         self.cut.add(node)

@@ -59,6 +59,7 @@ class Node:
     address: str = ""
     port: int = 6818  # of its slurmd
     gpu_type: str = ""  # as Slurm names it, "" where it does not
+    away_at: float = 0.0  # Unix seconds, when a maintenance window begins; 0: none is announced
     switch: str = ""  # that it hangs on, of Slurm's topology; "" where none is told
 
 

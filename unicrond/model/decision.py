@@ -19,6 +19,7 @@ class ActionKind(StrEnum):
     END_RUN = "end_run"  # exit_code, reason
     # Slurm
     DRAIN = "drain"
+    RESUME = "resume"  # reason: as the drain's; undoes it
     SHRINK = "shrink"  # keep: nodes that stay
     REQUEUE = "requeue"  # restarts: Slurm's count before
     EXPEDITE = "expedite"  # exclude: nodes; starts the requeued job once it is pending

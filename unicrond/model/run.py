@@ -125,6 +125,7 @@ class Healing:
     ports: dict[str, int] = field(default_factory=dict)  # node -> a free port found there
     exclude: tuple[str, ...] = ()  # where a requeued job must not start
     expedited: int = 0  # the restart of the job that was told to begin at once
+    expedited_at: float = 0.0  # Unix seconds, when that was last
     holding: tuple[str, ...] = ()  # nodes whose survivors are to keep their processes
     held: tuple[str, ...] = ()  # of these, who said that they wait
     replaced: tuple[int, ...] = ()  # ranks that need a new process, though theirs may live

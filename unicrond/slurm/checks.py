@@ -31,6 +31,17 @@ def drain_is_due(node: Node, reason: str) -> bool:
     return True
 
 
+def resume_is_due(node: Node, reason: str) -> bool:
+    """False when it is in service already; Refused where another has his reasons by now."""
+    if node.state is NodeState.UP and not node.reason:
+        return False
+    if not is_ours(reason) or node.reason != reason:
+        raise Refused(f"{node.name} carries another reason by now: {node.reason}")
+    if "NOT_RESPONDING" in node.raw_state or "*" in node.raw_state:
+        raise Refused(f"{node.name} does not respond")
+    return True
+
+
 def shrink_is_due(job: Allocation, keep: Sequence[str]) -> bool:
     """False when the job has just these nodes; Refused when Slurm could not do it."""
     if job.state is not JobState.RUNNING:

@@ -1,7 +1,8 @@
 """CommandLineSlurm: the Slurm port over scontrol. Looks again before each act.
 
 Two commands a snapshot, whatever the cluster's size, and squeue when there are new jobs with GPUs
-(listing.py says why); now and then the topology too. An empty or failed answer is unknown.
+(listing.py says why); now and then reservations and the topology too. An empty or failed answer
+is unknown.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from unicrond.errors import Refused, SlurmUnavailable
-from unicrond.model.cluster import Allocation, JobState, Node, Snapshot
+from unicrond.model.cluster import Allocation, JobState, Node, NodeState, Snapshot
 from unicrond.ports import Clock
 from unicrond.slurm import checks, sizing
 from unicrond.slurm.command import SlurmCommand
@@ -26,6 +27,7 @@ from unicrond.slurm.parse import (
     unknown_job,
 )
 from unicrond.slurm.topology import Topology
+from unicrond.slurm.windows import Maintenance
 
 _TOLD_TROUBLES = 10  # the others are counted
 # A node refuses a job's new start in the second in which it killed the old one, and the job fails:
@@ -46,6 +48,7 @@ class CommandLineSlurm:
         self._config: str | None = None
         self._listing = Listing(self._list_jobs, self._shown_alone)
         self._topology = Topology(lambda: self._command.run(*_SHOW, "topology"))
+        self._maintenance = Maintenance(lambda: self._command.run(*_SHOW, "reservation"))
 
     def snapshot(self) -> Snapshot:
         at = self._clock.now()
@@ -67,6 +70,13 @@ class CommandLineSlurm:
     def drain(self, node: str, reason: str) -> None:
         if checks.drain_is_due(self._node(node), reason):
             self._update(f"NodeName={fold([node])}", "State=DRAIN", f"Reason={reason}")
+
+    def resume(self, node: str, reason: str) -> None:
+        seen = self._node(node)
+        if checks.resume_is_due(seen, reason):
+            # A node that was down for our reason does not come up by itself.
+            verb = "RESUME" if seen.state is NodeState.DOWN else "UNDRAIN"
+            self._update(f"NodeName={fold([node])}", f"State={verb}")
 
     def shrink(self, job_id: int, keep: Sequence[str]) -> None:
         job = self._job(job_id)
@@ -100,8 +110,9 @@ class CommandLineSlurm:
         nodes = parse_nodes(self._command.run(*_SHOW, "node"), port)
         if not nodes.known:
             raise SlurmUnavailable("scontrol show node: an empty answer")
-        placed, trouble = self._topology.placed(nodes.known, at)
-        return Nodes(placed, (*nodes.troubles, trouble) if trouble else nodes.troubles)
+        placed, unplaced = self._topology.placed(nodes.known, at)
+        marked, unmarked = self._maintenance.announced(placed, at)
+        return Nodes(marked, (*nodes.troubles, *filter(None, (unplaced, unmarked))))
 
     def _configuration(self) -> str:
         """Asked once: what we read of it changes only with a restart of the whole cluster."""

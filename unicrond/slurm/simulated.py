@@ -42,6 +42,7 @@ class _Node:
     down: bool = False
     reason: str = ""
     reason_user: str = ""
+    away_at: float = 0.0  # of a maintenance window
     cut_since: float | None = None
     cuts: int = 0  # tells a timer of an earlier cut from this one's
     switch: str = ""
@@ -108,6 +109,11 @@ class SimulatedSlurm:
         drained = self._node(node)
         if checks.drain_is_due(self._shown_node(drained), reason):
             drained.drained, drained.reason, drained.reason_user = True, reason, "unicron"
+
+    def resume(self, node: str, reason: str) -> None:
+        self._ask()
+        if checks.resume_is_due(self._shown_node(self._node(node)), reason):
+            self.resume_by_person(node)
 
     def shrink(self, job_id: int, keep: Sequence[str]) -> None:
         self._ask()
@@ -205,6 +211,10 @@ class SimulatedSlurm:
         self._job(job_id).held = False
         self._schedule()
 
+    def announce_maintenance(self, name: str, at: float) -> None:
+        self._ask()
+        self._nodes[name].away_at = at
+
     def resume_by_person(self, name: str) -> None:
         self._ask()
         node = self._nodes[name]
@@ -294,6 +304,7 @@ class SimulatedSlurm:
             reason=node.reason,
             reason_user=node.reason_user,
             address=node.name,
+            away_at=node.away_at,
             switch=node.switch,
         )
 

@@ -1,7 +1,7 @@
 """How many nodes a pending job asks for, in the words that each version of Slurm needs. Pure.
 
-    24.11, 26.05    NumNodes=k
-    22.05           ignores that, or never starts the job, unless NumTasks and NumCPUs fit
+24.11, 26.05    NumNodes=k
+22.05           ignores that, or never starts the job, unless NumTasks and NumCPUs fit
 """
 
 from __future__ import annotations
