@@ -59,8 +59,12 @@ class Elastic:
     def __call__(self, train: Callable[..., Any], *args: Any, **options: Any) -> Any:
         unicron.before_next_step = self._check
         try:
+            waits = bool(os.environ.pop(WAITS, ""))
+            if waits:
+                _load_the_rest()
             self._greet()
-            self._await_place()
+            if waits:
+                self._await_place()
             while True:
                 outcome = self._once(train, args, options)
                 if not isinstance(outcome, _Raised):
@@ -155,8 +159,8 @@ class Elastic:
 
     def _await_place(self) -> None:
         """A process that was started beforehand trains once a generation takes it in."""
-        if not os.environ.pop(WAITS, "") or self._channel is None:
-            return
+        if self._channel is None:
+            raise SystemExit(NOT_OUT)
         order = self._channel.order_after(None, DECISION_SECONDS)
         while order is not None and order.verb == "stay":
             order = self._channel.order_after(order, DECISION_SECONDS)
@@ -226,6 +230,13 @@ class _Raised:
         while error is not None:
             traceback.clear_frames(error.__traceback__)
             error = error.__cause__ or error.__context__
+
+
+def _load_the_rest() -> None:
+    """The first optimizer of a process takes torch seconds, of imports put off till then."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.optim.SGD([torch.zeros(1, requires_grad=True)])
 
 
 def _end_process(why: str) -> None:

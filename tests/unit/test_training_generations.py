@@ -133,6 +133,37 @@ def test_train_is_entered_anew_in_each_generation_that_keeps_its_rank(agent: Age
     assert not agent.regrouping, "it said good-bye"
 
 
+def test_a_process_that_was_started_beforehand_trains_once_it_is_taken_in(agent: Agent) -> None:
+    collective, runs = Noted(), []
+    os.environ["UNICRON_WAITS"] = "1"
+    agent.stay(1)
+
+    def take_in() -> None:
+        while agent.regrouping != {"m"}:
+            agent.settle()
+        assert collective.did == []
+        agent.begin(2, RANK="1")
+
+    threading.Thread(target=take_in).start()
+    Elastic(collective, 9.0)(runs.append)
+    assert [(run.generation, run.rank, run.entered) for run in runs] == [(2, 1, 0)]
+    assert collective.did[0] == ("form", 2)
+    assert "UNICRON_WAITS" not in os.environ, "its children do not wait"
+
+
+def test_who_was_started_beforehand_and_is_not_needed_ends(agent: Agent) -> None:
+    os.environ["UNICRON_WAITS"] = "1"
+
+    def leave_out() -> None:
+        while agent.regrouping != {"m"}:
+            agent.settle()
+        agent.do(agent.socket.begin, 2, {})
+
+    threading.Thread(target=leave_out).start()
+    with pytest.raises(SystemExit, match="75"):
+        Elastic(Noted(), 9.0)(lambda run: None)
+
+
 def test_a_rank_leaves_a_world_that_is_over_at_its_next_heartbeat(agent: Agent) -> None:
     entered = []
 
