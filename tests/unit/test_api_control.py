@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from db.audit import Audited
 from unicrond.api import control
 from unicrond.api.control import ControlClient, ControlServer
 from unicrond.errors import BadInput, Unavailable
 from unicrond.model.decision import Mode
-from unicrond.model.events import Event, ModeSet, ReviewGiven, ShareSet
+from unicrond.model.events import Event, ModeSet, PauseSet, ReviewGiven, ShareSet
 from unicrond.model.incident import Proof
+from unicrond.model.pause import Pause, PauseScope
 
 Stored = Callable[[], None]
 
@@ -71,6 +73,25 @@ def test_a_command_becomes_an_event(tmp_path: Path) -> None:
         ReviewGiven(100.0, 12, Proof.REFUTED, "bob", False, "an evaluation"),
         ShareSet(100.0, 4711, "root (a deadline)", weight=2.5),
     ]
+
+
+def test_a_pause_becomes_an_event_and_a_note_none(tmp_path: Path) -> None:
+    noted: list[Audited] = []
+    entry = Audited(5.0, "ada", "admin", "unix", "uid 0", "pause", "action drain", "why")
+    pause = Pause(PauseScope.ACTION, "drain", 100.0, "ada", "why")
+    loop, path = Loop(), tmp_path / "c"
+
+    async def story() -> None:
+        server = ControlServer(str(path), loop.emit, lambda: 100.0, noted.append)
+        await server.start()
+        client = ControlClient(str(path))
+        await asyncio.to_thread(client.pause, pause, True)
+        await asyncio.to_thread(client.note, entry)
+        await server.stop()
+
+    asyncio.run(story())
+    assert loop.events == [PauseSet(pause, True)]
+    assert noted == [entry]
 
 
 def test_a_loop_that_is_full_says_so(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from unicrond.errors import BadInput, Refused, SlurmUnavailable, Unavailable
 from unicrond.link.fakecredentials import FakeRealm
 from unicrond.model.decision import Mode
 from unicrond.model.incident import Proof
+from unicrond.model.pause import Pause, PauseScope
 from unicrond.ports import Changes
 
 NOW = 1_700_000_000.0
@@ -211,6 +212,7 @@ class Told:
 
     modes: list[tuple[Mode, int | None, str]] = field(default_factory=list)
     notes: list[Audited] = field(default_factory=list)
+    pauses: list[tuple[str, str, bool]] = field(default_factory=list)
 
     def set_mode(self, mode: Mode, run_id: int | None, who: str, why: str) -> None:
         self.modes.append((mode, run_id, who))
@@ -225,6 +227,9 @@ class Told:
 
     def note(self, entry: Audited) -> None:
         self.notes.append(entry)
+
+    def pause(self, pause: Pause, on: bool) -> None:
+        self.pauses.append((pause.scope, pause.value, on))
 
 
 class Site:
@@ -367,3 +372,30 @@ def test_commands_are_listed_for_those_who_gave_them_and_for_operators(
     assert [e["who"] for e in site.as_user("olga", "/audit").json()["items"]] == ["bob", "alice"]
     assert [e["who"] for e in site.as_user("olga", "/audit?who=alice").json()["items"]] == ["alice"]
     assert site.ask("/audit", scheme="http").status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("user", "path", "body", "status"),
+    [
+        ("olga", "/pause", {"scope": "partition", "value": "gpu", "why": "new cables"}, 200),
+        ("olga", "/unpause", {"scope": "action", "value": "drain"}, 200),
+        ("bob", "/pause", {"scope": "partition", "value": "gpu"}, 403),
+        ("root", "/pause", {"scope": "action", "value": "stop_ranks"}, 400),
+        ("root", "/pause", {"scope": "rack", "value": "r1"}, 400),
+    ],
+)
+def test_operators_pause_a_partition_or_a_kind_of_action(
+    queries: Queries, filled: SqlStore, jwks: Path, user: str, path: str, body: Any, status: int
+) -> None:
+    site = Site(queries, jwks)
+    assert site.as_user(user, path, body).status_code == status
+    told = [(body["scope"], body["value"], path == "/pause")] if status == 200 else []
+    assert site.control.pauses == told
+
+
+def test_what_is_paused_is_listed(queries: Queries, filled: SqlStore, jwks: Path) -> None:
+    filled.save(Changes(pauses=(Pause(PauseScope.ACTION, "drain", 5.0, "ada", "broken probe"),)))
+    items = Site(queries, jwks).as_user("bob", "/pauses").json()["items"]
+    assert items == [
+        {"scope": "action", "value": "drain", "at": 5.0, "who": "ada", "why": "broken probe"}
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import re
 import shutil
@@ -18,18 +19,23 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from db.knowledge import CLUSTER, RELIABILITY, Knowledge, Learned, Planned
 from db.queries import Queries
 from db.spells import Held, Phase
 from db.store import SqlStore
+from detectors.trust import lower_bound
 from tests.contract.test_store_contract import ALLOCATION, INCIDENT, RUN, snapshot
+from unicrond.api import whatif
 from unicrond.api.app import create_app
 from unicrond.api.heartbeat import HEARTBEAT_KEY, Heartbeat
+from unicrond.api.whatif import Planner
 from unicrond.core.policy import Policy
 from unicrond.core.state import from_saved
+from unicrond.errors import Unavailable
 from unicrond.figures import Timed, figures
 from unicrond.ledger import CAUSES, MICROSECONDS, Piece, pieces, summed
 from unicrond.model.cluster import JobState
-from unicrond.model.decision import Mode
+from unicrond.model.decision import Decision, Mode
 from unicrond.model.incident import IncidentState, Proof, Review
 from unicrond.model.run import RunState
 from unicrond.ports import Changes, Saved
@@ -237,3 +243,79 @@ def test_promtool_takes_the_rules() -> None:
         capture_output=True, text=True, timeout=30, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+def test_what_would_have_been_done_is_held_against_what_people_did(
+    store: SqlStore, queries: Queries
+) -> None:
+    running = replace(RUN, state=RunState.RUNNING, generation=3, healing=None)
+    seen = replace(FAULT, incident_id=1, decided_at=33.0)
+    would = Decision(33.0, 1, 4711, 3, "restart", "rank 0 is gone", False)
+    done = replace(would, incident_id=2, acts=True)
+    learned = Learned(
+        RELIABILITY, CLUSTER, 1.0, json.dumps({"transitions": [{"kind": "restart", "seconds": 10}]})
+    )
+    store.save(Changes(runs=(running,), at=20.0))
+    store.save(
+        Changes(
+            incidents=(seen, replace(seen, incident_id=2)), decisions=(would, done), at=33.0,
+            reviews=(Review(1, "exit.code", Proof.CONFIRMED, 50.0),),
+        )
+    )  # fmt: skip
+    store.save(Changes(runs=(replace(running, generation=4),), at=633.0))
+    store.learn(Knowledge(learned=(learned,)))
+    told = ask(queries, "/v1/trust").json()
+    assert [rule["rule"] for rule in told["rules"]] == ["exit.code"]
+    assert told["actions"] == [
+        {
+            "action": "restart", "observed": 1, "confirmed": 1, "refuted": 0, "undecided": 0,
+            "bound": pytest.approx(lower_bound(1, 0)), "may_act": False,
+            "people": {"restarted": 1}, "predicted_seconds": 10.0, "actual_seconds": 600.0,
+            "saving_gpu_seconds": 590.0 * len(RUN.nodes) * RUN.ranks_per_node,
+        }
+    ]  # fmt: skip
+
+
+def plan_of(store: SqlStore, question: object) -> None:
+    doc = json.dumps({"today": {"waf": 7.5}, "questions": {"unlimited": question}})
+    store.learn(Knowledge(plans=(Planned(5.0, "SEV1", doc),)))
+
+
+def test_the_failover_table_is_of_the_newest_plan_and_asked_for_once(
+    store: SqlStore, queries: Queries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    entry = {"event": "a node returns", "obstacle": "", "changes": [], "sizes": {}, "gain": None}
+
+    def answer(planner: Planner, words: str) -> object:
+        asked.append(words)
+        return [entry]
+
+    monkeypatch.setattr(Planner, "_answer", answer)
+    assert ask(queries, "/v1/plan/failover").status_code == 404
+    plan_of(store, {"pools": []})
+    assert ask(queries, "/v1/plan/failover").json() == {"at": 5.0, "items": [entry]}
+    planner = Planner()
+    assert planner.table(1.0, {}) == planner.table(1.0, {})
+    assert [json.loads(words)["next"] for words in asked] == [True, True]
+    assert "unicron_planned_waf 7.5" in exposed(queries).splitlines()
+
+
+def test_a_question_that_makes_no_sense_is_refused_with_the_planners_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO('{"next": false, "question": {"pools": 7}}'))
+    whatif.main()
+    assert "pools" in json.loads(capsys.readouterr().out)["error"]
+
+
+def test_what_ifs_are_asked_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    planner = Planner()
+
+    def meanwhile(self: Planner, words: str) -> object:
+        with pytest.raises(Unavailable, match="another what-if"):
+            planner.ask({}, False)
+        return {}
+
+    monkeypatch.setattr(Planner, "_answer", meanwhile)
+    assert planner.ask({}, False) == {}

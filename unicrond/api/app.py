@@ -18,10 +18,13 @@ from unicrond.api import (
     lists,
     live,
     metrics,
+    pausing,
     stories,
     summary,
+    trust,
     usage,
     web,
+    whatif,
 )
 from unicrond.api.commands import Commands
 from unicrond.api.control import Control
@@ -47,6 +50,7 @@ def create_app(
     viewer = viewer or Viewer(queries)
 
     app.state.gate = gate or Gate(cluster, admins)
+    told = Commands(queries, viewer, control, now)
     for router in (
         summary.routes(queries, viewer, cluster, now),
         lists.routes(queries, viewer),
@@ -54,7 +58,10 @@ def create_app(
         live.routes(queries, viewer),
         knowledge.routes(queries),
         usage.routes(queries, now),
-        commands.routes(Commands(queries, viewer, control, now)),
+        whatif.routes(queries, whatif.Planner()),
+        trust.routes(queries, viewer),
+        commands.routes(told),
+        pausing.routes(told),
     ):
         app.include_router(router, prefix="/v1", responses=errors.RESPONSES)
     registry = CollectorRegistry()

@@ -42,7 +42,7 @@ class Commands:
         self, queries: Queries, viewer: Viewer, control: Control, now: Callable[[], float]
     ) -> None:
         self.queries, self.control = queries, control
-        self._viewer, self._now = viewer, now
+        self._viewer, self.now = viewer, now
 
     def account(self, run: Run | None) -> str:
         """That the run's job is counted to, "" where that is not known now."""
@@ -64,7 +64,7 @@ class Commands:
         finally:
             self._note(
                 Audited(
-                    self._now(), caller.user, str(caller.role), caller.via, caller.origin,
+                    self.now(), caller.user, str(caller.role), caller.via, caller.origin,
                     command, subject, why, refusal,
                 )
             )  # fmt: skip

@@ -5,6 +5,8 @@
      "who": "alice", "why": "..."}
     {"v": 1, "command": "share", "run_id": 4711, "weight": 2.0, "floor_nodes": null, "who": "root",
      "why": "..."}
+    {"v": 1, "command": "pause", "scope": "action", "value": "drain", "on": true, "who": "ada",
+     "why": "..."}
     {"v": 1, "command": "audit", "entry": {"at": 1.7e9, "who": "alice", ...}}: is only noted
     {"ok": true}     or     {"ok": false, "error": "a sentence"}
 
@@ -29,8 +31,9 @@ from unicrond.api.sockets import bind_unix, peer_uid
 from unicrond.errors import BadInput, StoreUnavailable, Unavailable
 from unicrond.link.messages import MOST_NODES, MOST_WEIGHT
 from unicrond.model.decision import Mode
-from unicrond.model.events import Event, ModeSet, ReviewGiven, ShareSet
+from unicrond.model.events import Event, ModeSet, PauseSet, ReviewGiven, ShareSet
 from unicrond.model.incident import Proof
+from unicrond.model.pause import Pause, PauseScope
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +56,9 @@ class Control(Protocol):
     def set_share(
         self, run_id: int, weight: float | None, floor_nodes: int | None, who: str, why: str
     ) -> None:
+        """In the same way."""
+
+    def pause(self, pause: Pause, on: bool) -> None:
         """In the same way."""
 
     def note(self, entry: Audited) -> None:
@@ -79,6 +85,10 @@ class ControlClient:
         self._command(
             "share", run_id=run_id, weight=weight, floor_nodes=floor_nodes, who=who, why=why
         )
+
+    def pause(self, pause: Pause, on: bool) -> None:
+        words = {"scope": pause.scope, "value": pause.value, "who": pause.who, "why": pause.why}
+        self._command("pause", on=on, **words)
 
     def note(self, entry: Audited) -> None:
         self._command("audit", entry=encode(entry))
@@ -193,10 +203,15 @@ def _named(who: str, why: str) -> str:
     return f"{who} ({why})" if why else who
 
 
+def _pause(data: dict[str, Any], now: float, who: str, why: str) -> Event:
+    pause = Pause(PauseScope(data["scope"]), str(data["value"])[:MAX_WHY], now, who, why)
+    return PauseSet(pause, data["on"] is True)
+
+
 def _number(value: object) -> int:
     if not isinstance(value, int):
         raise TypeError(f"{value!r} is not a number")
     return value
 
 
-_READERS = {"mode": _mode, "review": _review, "share": _share}
+_READERS = {"mode": _mode, "review": _review, "share": _share, "pause": _pause}

@@ -11,6 +11,7 @@ from db.queries import Act, SeenAllocation, SeenNode, StoryLine
 from unicrond.link.messages import MOST_NODES, MOST_WEIGHT
 from unicrond.model.decision import Decision, Mode
 from unicrond.model.incident import Incident, Proof
+from unicrond.model.pause import PauseScope
 from unicrond.model.run import Run
 
 T = TypeVar("T")
@@ -399,6 +400,124 @@ class DetectorOut(BaseModel):
     undecided: int
     acts: bool = Field(description="false: it only observes")
     observes_for: list[str] = Field(description="users for whose runs alone it only observes")
+
+
+class PauseIn(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [{"scope": "partition", "value": "gpu", "why": "maintenance"}]
+        },
+    )
+    scope: PauseScope
+    value: str = Field(
+        description="the partition, or the kind of action", min_length=1, max_length=255
+    )
+    why: str = Field("", max_length=500)
+
+
+class PauseOut(BaseModel):
+    model_config = _example(
+        scope="action", value="drain", at=1.7e9, who="ada", why="the probe is broken"
+    )
+    scope: PauseScope
+    value: str
+    at: float
+    who: str
+    why: str
+
+
+class WhatIfIn(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {
+                    "question": {
+                        "pools": [{"name": "h100", "workers": 3}],
+                        "runs": [
+                            {
+                                "id": 1, "size": 2,
+                                "throughput": {"h100": {"curve": [[1, 1], [3, 2]]}},
+                            }
+                        ],
+                        "transition_seconds": {
+                            "restart": 30, "swap": 60, "shrink": 45, "grow": 90, "requeue": 600,
+                        },
+                    }
+                }
+            ]
+        },
+    )  # fmt: skip
+    question: dict[str, Any] = Field(description="docs/planner.md describes it")
+    next: bool = Field(False, description="the plan for every single next event instead")
+
+
+class WhatIfOut(BaseModel):
+    model_config = _example(answer={"choice": "grow", "reason": "..."})
+    answer: Any = Field(description="docs/planner.md describes it")
+
+
+class FailoverEntryOut(BaseModel):
+    model_config = _example(
+        event="run 4711 loses a node", obstacle="", changes=["run 4711 shrinks to 3 nodes"],
+        sizes={"4711": 24}, gain=1.5e20,
+    )  # fmt: skip
+    event: str
+    obstacle: str = Field(description="why there is no plan, empty where there is one")
+    changes: list[str]
+    sizes: dict[str, int]
+    gain: float | None
+
+
+class FailoverOut(BaseModel):
+    """The failover table of the newest plan."""
+
+    model_config = _example(at=1.7e9, items=[])
+    at: float = Field(description="when that plan was made")
+    items: list[FailoverEntryOut]
+
+
+class ActionTrustOut(BaseModel):
+    model_config = _example(
+        action="restart", observed=9, confirmed=8, refuted=0, undecided=1, bound=0.75, may_act=True,
+        people={"restarted": 7, "went on": 2}, predicted_seconds=12.0, actual_seconds=1800.0,
+        saving_gpu_seconds=1.2e6,
+    )  # fmt: skip
+    action: str
+    observed: int = Field(description="decided, and not carried out")
+    confirmed: int = Field(description="of these, those whose incident was one")
+    refuted: int
+    undecided: int
+    bound: float = Field(description="the lower end of what this record allows")
+    may_act: bool = Field(description="whether it may be switched on: the bound reaches `needed`")
+    people: dict[str, int] = Field(description="what was done instead, how often")
+    predicted_seconds: float | None = Field(description="of such a heal here; null: not known")
+    actual_seconds: float | None = Field(description="that it took people, the median")
+    saving_gpu_seconds: float | None
+
+
+class RuleTrustOut(BaseModel):
+    model_config = _example(
+        rule="hang.overdue", confirmed=3, refuted=0, undecided=1, bound=0.8, needs=0.6, may_act=True
+    )
+    rule: str
+    confirmed: int
+    refuted: int
+    undecided: int
+    bound: float
+    needs: float
+    may_act: bool
+
+
+class TrustOut(BaseModel):
+    """What was observed, and whether it may be switched on."""
+
+    model_config = _example(mode="observe", needed=0.6, actions=[], rules=[])
+    mode: Mode | None
+    needed: float = Field(description="bound from which an action may be switched on")
+    actions: list[ActionTrustOut]
+    rules: list[RuleTrustOut] = Field(description="that opened incidents here")
 
 
 class LedgerRowOut(BaseModel):

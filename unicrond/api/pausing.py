@@ -1,0 +1,59 @@
+"""Pauses beside the mode: a partition, or a kind of action. The kill switch of all is the mode."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from db.queries import Queries
+from db.store import PAUSES_KEY, pauses_of
+from unicrond.api.callers import Asking, Role
+from unicrond.api.commands import Commands
+from unicrond.api.models import PageOut, PauseIn, PauseOut
+from unicrond.core.pauses import KEPT
+from unicrond.errors import BadInput, Refused
+from unicrond.model.decision import ActionKind
+from unicrond.model.pause import MOST_PAUSES, Pause, PauseScope, paused
+
+PAUSABLE = sorted(kind.value for kind in ActionKind if kind not in KEPT)
+
+
+def routes(commands: Commands) -> APIRouter:
+    router = APIRouter(tags=["commands"])
+    queries = commands.queries
+
+    @router.get("/pauses")
+    def pauses() -> PageOut[PauseOut]:
+        """What is paused now beside the mode, in the order in which it was."""
+        return PageOut(items=[PauseOut.model_validate(p) for p in held(queries)], next=None)
+
+    @router.post("/pause")
+    def pause(caller: Asking, wanted: PauseIn) -> PauseOut:
+        """Nothing is carried out in that partition, or of that kind, until it is unpaused."""
+        return _set(commands, caller, wanted, True)
+
+    @router.post("/unpause")
+    def unpause(caller: Asking, wanted: PauseIn) -> PauseOut:
+        """What was only observed meanwhile is decided again."""
+        return _set(commands, caller, wanted, False)
+
+    return router
+
+
+def held(queries: Queries) -> tuple[Pause, ...]:
+    """Raises StoreUnavailable."""
+    return pauses_of(queries.meta(PAUSES_KEY))
+
+
+def _set(commands: Commands, caller: Asking, wanted: PauseIn, on: bool) -> PauseOut:
+    subject = f"{wanted.scope} {wanted.value}"
+    with commands.noted(caller, "pause" if on else "unpause", subject, wanted.why):
+        if caller.role < Role.OPERATOR:
+            raise Refused("only operators and admins may pause more than a run of their own")
+        if wanted.scope is PauseScope.ACTION and wanted.value not in PAUSABLE:
+            raise BadInput(f"value: {wanted.value} cannot be paused; {', '.join(PAUSABLE)} can")
+        now = held(commands.queries)
+        if on and len(now) >= MOST_PAUSES and not paused(now, wanted.scope, wanted.value):
+            raise Refused(f"{MOST_PAUSES} pauses hold already: end one, or pause the cluster")
+        made = Pause(wanted.scope, wanted.value, commands.now(), caller.user, wanted.why)
+        commands.control.pause(made, on)
+    return PauseOut.model_validate(made)
