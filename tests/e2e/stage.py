@@ -31,6 +31,9 @@ database_url = "sqlite:////var/lib/unicron/unicron.db"
 agent_listen = "10.77.0.254:7717"
 [policy]
 drains_per_hour = 1000
+returns_per_hour = 1000
+return_settle_seconds = 12
+quarantine_seconds = 12
 """
 AGENT_CONF = "[agent]\nunicrond = 10.77.0.254:7717\n"
 PATIENCE_SECONDS = 60.0

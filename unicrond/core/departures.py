@@ -1,4 +1,4 @@
-"""Nodes that are to go, announced beforehand: runs leave them while that costs a restart and no loss.
+"""Nodes that are to go, and it is announced: runs leave them while that costs a restart alone.
 
     drained by a person, by another program, or by us      leaves now
     a maintenance window begins within leave_before_seconds  leaves now
