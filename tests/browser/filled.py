@@ -25,6 +25,7 @@ from unicrond.model.run import AgentView, Assignment, Phase, Run, RunState, Slot
 from unicrond.ports import Changes, JournalEntry
 
 GPUS = 8
+HEARD_SECONDS = 900.0  # no loop is here: it counts as heard for so long
 NAMES = ("llama", "mixture", "vision", "protein", "climate", "speech")
 HOSTILE = "<img src=x onerror=alert(1)>"
 USERS = ("alice", "bob", "carol", "dave")
@@ -50,7 +51,12 @@ def fill(url: str, size: Size, now: float) -> None:
     incidents = [_incident(number, size, runs, now) for number in range(1, size.incidents + 1)]
     stories = [_story(incident) for incident in incidents]
     with closing(open_store(url)) as store:
-        store.put_meta(HEARTBEAT_KEY, Heartbeat(now, "0.1.0", Mode.ACTIVE, size.nodes // 2, now))
+        for at, told in _phases(runs, incidents, now):
+            store.save(Changes(runs=told, at=at))
+        heard = now + HEARD_SECONDS
+        store.put_meta(
+            HEARTBEAT_KEY, Heartbeat(heard, "0.1.0", Mode.ACTIVE, size.nodes // 2, heard)
+        )
         store.save(
             Changes(
                 runs=tuple(runs),
@@ -69,6 +75,7 @@ def fill(url: str, size: Size, now: float) -> None:
                     now, {n.name: n for n in nodes}, {j.job_id: j for j in [*jobs, *others]}
                 ),
                 mode=Mode.ACTIVE,
+                at=now,
             )
         )
         store.learn(Knowledge(plans=(_plan(runs, now),)))
@@ -189,6 +196,23 @@ def _life(run: Run, now: float) -> list[JournalEntry]:
         at = now - 80_000 + generation * 14_000 + run.run_id % 1000
         lines.append(JournalEntry(at, "note", text, run.run_id, None, "", generation))
     return lines
+
+
+def _phases(
+    runs: list[Run], incidents: list[Incident], now: float
+) -> list[tuple[float, tuple[Run, ...]]]:
+    """What runs did in the last day: they started, they trained, some were healed."""
+    by_id = {run.run_id: run for run in runs}
+    found = [
+        (now - 86_400, tuple(replace(run, state=RunState.STARTING) for run in runs)),
+        (now - 86_300, tuple(replace(run, state=RunState.RUNNING) for run in runs)),
+    ]
+    for one in incidents:
+        run = by_id[one.run_id or 0]
+        if one.closed_at and one.opened_at > now - 80_000:
+            found.append((one.opened_at, (replace(run, state=RunState.HEALING),)))
+            found.append((one.closed_at, (replace(run, state=RunState.RUNNING),)))
+    return sorted(found, key=lambda phase: phase[0])
 
 
 def _plan(runs: list[Run], now: float) -> Planned:

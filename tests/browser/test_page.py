@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -68,6 +69,7 @@ def test_a_run_shows_its_size_over_generations_and_what_a_user_wrote_stays_text(
     row = page.locator("#runs tr", has_text="4701")
     expect(row).to_contain_text(HOSTILE)
     expect(row).to_contain_text("T")  # of its WAF
+    expect(row).to_contain_text(re.compile(r"99\.[89]\d %"))  # of what it held, trained
     page.keyboard.press("/")
     page.keyboard.type("4701")
     expect(page.locator("#runs tbody tr")).to_have_count(1)
@@ -99,6 +101,22 @@ def test_decisions_stand_with_what_else_was_weighed_and_its_price(small: Served,
     expect(page.locator("#decisions article")).to_have_count(SMALL.incidents)
     expect(page.locator("#plan")).to_contain_text("WAF 41.0 PFLOP/s")
     expect(page.locator("#plan")).to_contain_text("no spare node")
+
+
+def test_gpu_time_is_told_by_cause_and_by_whom_it_was_lost(small: Served, see: See) -> None:
+    page = see(small).open()
+    figures(page)
+    page.keyboard.press("5")
+    usage = page.locator("#usage")
+    expect(usage.locator("h2").first).to_have_text("All GPU time: 3,072 GPU-hours")  # 128 GPUs
+    expect(usage.locator(".legend").first).to_contain_text("training")
+    for cause in ("starting", "detection", "transition", "unmended"):
+        expect(usage.locator(".legend").nth(1)).to_contain_text(cause)
+    expect(usage.locator("tbody tr")).to_have_count(SMALL.runs + 1)  # and a job of somebody else
+    page.locator("#by").select_option("user")
+    expect(usage.locator("tbody tr", has_text="erin")).to_contain_text("768")
+    page.locator("#span").select_option("1 hour")
+    expect(usage.locator("h2").first).to_have_text("All GPU time: 128 GPU-hours")
 
 
 def test_what_changes_is_seen_without_asking_again(mortal: Served, see: See) -> None:

@@ -84,4 +84,4 @@ function counts(places) {
 }
 
 // A hue for each run that is the same at every look, and far from that of its neighbour in number.
-export const hueOf = (run) => Math.round((run.run_id * 137.508) % 360);
+export const hueOf = (run) => 30 + Math.round((run.run_id * 137.508) % 300); // none is red: that is down

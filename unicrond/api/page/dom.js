@@ -49,6 +49,8 @@ export const ago = (seconds) => (seconds === null ? "never" : `${howLong(seconds
 
 export const number = (value) => value.toLocaleString("en");
 
+export const percent = (part) => ((part ?? null) === null ? "–" : `${(100 * part).toFixed(2)} %`);
+
 // 1.23e16 as 12.3 P: prefixes that people read.
 export function si(value) {
   if (!Number.isFinite(value) || value === 0) return "0";

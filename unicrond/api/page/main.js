@@ -8,12 +8,20 @@ import { Live } from "./live.js";
 import { ClusterMap } from "./map.js";
 import { Story } from "./story.js";
 import { badge, incidentsTable, runsTable } from "./tables.js";
+import { account, controls, goodputs, usage } from "./usage.js";
 
-const VIEWS = { cluster: "Cluster", runs: "Runs", incidents: "Incidents", decisions: "Decisions" };
+const VIEWS = {
+  cluster: "Cluster", runs: "Runs", incidents: "Incidents", decisions: "Decisions", usage: "GPU time",
+};
+const ASKED = {
+  decisions: { again: 5_000, ask: newest, into: "decisions" },
+  runs: { again: 60_000, ask: goodputs, into: "goodputs" },
+  usage: { again: 60_000, ask: () => usage(page.span, page.by), into: "usage" },
+};
 const at = (id) => document.getElementById(id);
 const open = (subject) => (location.hash = `why/${encodeURIComponent(subject)}`);
 
-const page = { view: "", words: "", everything: false, decisions: null, past: null };
+const page = { view: "", words: "", everything: false, decisions: null, past: null, usage: null, span: "1 day", by: "run", goodputs: new Map() };
 const story = new Story(at("story"), () => (location.hash = page.view));
 const map = new ClusterMap(open);
 const live = new Live(refresh);
@@ -37,7 +45,7 @@ function show(view) {
   map.find("");
   at("main").replaceChildren(...frames[view]());
   refresh(live.state);
-  decide();
+  more();
 }
 
 const filter = (hint) =>
@@ -94,23 +102,42 @@ const frames = {
     h("h2", {}, "Newest decisions"),
     h("div", { id: "decisions" }),
   ],
+  usage: () => [
+    controls(page.span, page.by, (span, by) => {
+      Object.assign(page, { span, by });
+      more();
+    }),
+    h("div", { id: "usage" }),
+  ],
 };
 
 const fills = {
   figures: (state, cluster) => figures(state, cluster),
   legend: (_, cluster) => legend(cluster.counts),
   runs: ({ runs, plan }) =>
-    runsTable(page.past ?? runs, plan, page.view === "runs" ? page.words : "", open),
+    runsTable(page.past ?? runs, plan, page.goodputs, page.view === "runs" ? page.words : "", open),
   incidents: ({ incidents }) =>
     incidentsTable(page.past ?? incidents, page.view === "incidents" ? page.words : "", open, Date.now() / 1000),
   plan: ({ plan }) => planCard(plan),
-  decisions: () => (page.decisions ? cards(page.decisions, open) : h("p", { class: "empty" }, "…")),
+  decisions: () => (page.decisions ? cards(page.decisions, open) : waiting()),
+  usage: () => (page.usage ? account(page.usage, open) : waiting()),
 };
 
-async function decide() {
-  if (page.view !== "decisions" || document.hidden) return;
-  page.decisions = await newest().catch(() => page.decisions);
-  refresh(live.state);
+const waiting = () => h("p", { class: "empty" }, "…");
+
+// What only one view needs is asked while it is seen.
+async function more() {
+  clearTimeout(page.timer);
+  const { view } = page;
+  const asked = ASKED[view];
+  if (!asked) return;
+  if (!document.hidden) {
+    page[asked.into] = await asked.ask().catch(() => page[asked.into]);
+    if (view !== page.view) return;
+    refresh(live.state);
+  }
+  clearTimeout(page.timer);
+  page.timer = setTimeout(more, asked.again);
 }
 
 async function past() {
@@ -218,7 +245,6 @@ at("views").append(...Object.entries(VIEWS).map(([name, title]) =>
 at("theme").addEventListener("click", nextTheme);
 at("help-button").addEventListener("click", KEYS["?"]);
 addEventListener("hashchange", route);
-setInterval(decide, 5_000);
 theme(localStorage.getItem("theme") ?? "");
 route();
 live.start();

@@ -1,15 +1,15 @@
 // Runs and incidents as tables. A row opens its story by click or Enter.
 
-import { clock, day, folded, h, howLong, natural, number, s, si } from "./dom.js";
+import { clock, day, folded, h, howLong, natural, number, percent, s, si } from "./dom.js";
 
 const MOST_ROWS = 300;
 
-export function runsTable(runs, plan, words, open) {
+export function runsTable(runs, plan, goodputs, words, open) {
   const waf = new Map((plan?.today?.runs ?? []).map((run) => [run.id, run.waf]));
   const found = runs.filter((run) => matches(words, run.run_id, run.name, run.user, run.state));
   return table(
     "No run that unicrond looks after. Users submit one with unicron-run.",
-    ["Run", "Name", "User", "State", "Nodes", "#Gen", "#Iteration", "#WAF", "#Weight", "Where"],
+    ["Run", "Name", "User", "State", "Nodes", "#Gen", "#Iteration", "#WAF", "#Goodput", "#Weight", "Where"],
     found,
     (run) => ({
       key: String(run.run_id),
@@ -22,6 +22,7 @@ export function runsTable(runs, plan, words, open) {
         run.generation,
         run.iteration < 0 ? "–" : number(run.iteration),
         waf.has(run.run_id) ? si(waf.get(run.run_id)) : "–",
+        percent(goodputs.get(String(run.run_id))),
         run.weight,
         h("span", { class: "hosts" }, folded(run.running_on.toSorted(natural)) || run.end_reason),
       ],
