@@ -13,6 +13,10 @@ from db.store import SqlStore, open_store
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from apiworld import NOW, Asker, Client, NotingControl
+
+from unicrond.api.app import create_app
+
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
@@ -38,3 +42,18 @@ def store(url: str, empty_database: Path) -> Iterator[SqlStore]:
 def queries(url: str, store: SqlStore) -> Iterator[Queries]:
     with closing(Queries(url)) as queries:
         yield queries
+
+
+@pytest.fixture
+def control() -> NotingControl:
+    return NotingControl()
+
+
+@pytest.fixture
+def client(url: str, store: SqlStore, control: NotingControl) -> Iterator[Client]:
+    """Given a uid, asks the API as that user over the Unix socket; else as nobody, over TCP."""
+    from unicrond.api.app import create_app  # slow to import, and few need it
+
+    with closing(Queries(url)) as queries:
+        app = create_app(queries, control, cluster="alpha", admins=["nobody"], now=lambda: NOW)
+        yield lambda uid=None: Asker(app, uid)

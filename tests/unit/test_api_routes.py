@@ -2,119 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import closing
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
+from apiworld import NOW, OWNER, STRANGER, Client, NotingControl, beat, error, tell_a_story
 
-from db import newer
-from db.audit import Audited
-from db.queries import Queries
 from db.store import SqlStore
 from tests.contract.test_store_contract import (
     ALLOCATION,
-    DECISION,
-    DRAIN,
     INCIDENT,
-    KEY,
     NODE,
     RUN,
-    STOP,
     snapshot,
 )
 from unicrond import __version__
-from unicrond.api import view
-from unicrond.api.app import create_app
-from unicrond.api.heartbeat import HEARTBEAT_KEY, Heartbeat
-from unicrond.errors import Unavailable
 from unicrond.model.cluster import NodeState
-from unicrond.model.decision import Mode, Outcome, OutcomeState
+from unicrond.model.decision import Mode
 from unicrond.model.incident import Proof, Review
-from unicrond.model.run import RunState
-from unicrond.ports import Changes, JournalEntry
-
-NOW = 1_700_000_000.0
-OWNER, STRANGER = RUN.uid, 4_000_000
-
-
-class NotingControl:
-    def __init__(self) -> None:
-        self.fault = ""
-        self.commands: list[tuple[Mode, int | None, str, str]] = []
-        self.reviews: list[tuple[int, Proof, str, bool, str]] = []
-        self.notes: list[Audited] = []
-        self.shares: list[tuple[int, float | None, int | None, str, str]] = []
-
-    def note(self, entry: Audited) -> None:
-        self.notes.append(entry)
-
-    def set_mode(self, mode: Mode, run_id: int | None, who: str, why: str) -> None:
-        if self.fault:
-            raise Unavailable(self.fault)
-        self.commands.append((mode, run_id, who, why))
-
-    def review(self, incident_id: int, proof: Proof, who: str, official: bool, why: str) -> None:
-        self.reviews.append((incident_id, proof, who, official, why))
-
-    def set_share(
-        self, run_id: int, weight: float | None, floor_nodes: int | None, who: str, why: str
-    ) -> None:
-        self.shares.append((run_id, weight, floor_nodes, who, why))
-
-
-@pytest.fixture
-def control() -> NotingControl:
-    return NotingControl()
-
-
-class Asker:
-    """Asks the app within this process, as `uid` over the Unix socket or as nobody over TCP."""
-
-    def __init__(self, app: Any, uid: int | None) -> None:
-        self._app, self._uid = app, uid
-
-    def get(self, path: str, **options: Any) -> httpx.Response:
-        return asyncio.run(self._ask("GET", path, **options))
-
-    def post(self, path: str, **options: Any) -> httpx.Response:
-        return asyncio.run(self._ask("POST", path, **options))
-
-    async def _ask(self, method: str, path: str, **options: Any) -> httpx.Response:
-        transport = httpx.ASGITransport(self._with_peer, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://unicrond") as client:
-            return await client.request(method, path, **options)
-
-    async def _with_peer(self, scope: Any, receive: Any, send: Any) -> None:
-        peer = {} if self._uid is None else {"peer_uid": self._uid}
-        await self._app(scope | peer, receive, send)
-
-
-Client = Callable[..., Asker]
-
-
-@pytest.fixture
-def client(url: str, store: SqlStore, control: NotingControl) -> Iterator[Client]:
-    with closing(Queries(url)) as queries:
-        app = create_app(queries, control, cluster="alpha", admins=["nobody"], now=lambda: NOW)
-        yield lambda uid=None: Asker(app, uid)
-
-
-def beat(store: SqlStore, **change: Any) -> None:
-    heartbeat = Heartbeat(NOW - 1.0, "0.1.0", Mode.ACTIVE, 3, NOW - 2.5)
-    store.put_meta(HEARTBEAT_KEY, replace(heartbeat, **change))
-
-
-def error(response: httpx.Response) -> tuple[int, str, str]:
-    body = response.json()
-    assert set(body) == {"code", "message"}
-    return response.status_code, body["code"], body["message"]
+from unicrond.ports import Changes
 
 
 def test_health_tells_how_everything_is(store: SqlStore, client: Client) -> None:
@@ -198,23 +108,6 @@ def test_pages_follow_one_another(store: SqlStore, client: Client) -> None:
     assert second["next"] is None
 
 
-def tell_a_story(store: SqlStore) -> None:
-    store.save(
-        Changes(
-            runs=(RUN,),
-            incidents=(INCIDENT,),
-            decisions=(DECISION,),
-            intents=(STOP, DRAIN),
-            outcomes=(Outcome(KEY, 12.0, OutcomeState.DONE, "2 ranks"),),
-            snapshot=snapshot(NOW),
-            journal=(
-                JournalEntry(10.0, "signal", "n2 is silent", 4711, 1, "n2", 3),
-                JournalEntry(11.0, "decision", "n2 is lost", 4711, 1, "", 3),
-            ),
-        )
-    )
-
-
 def test_an_incident_comes_with_its_actions_and_timeline(store: SqlStore, client: Client) -> None:
     tell_a_story(store)
     incident = client().get("/v1/incidents/1").json()
@@ -272,92 +165,6 @@ def test_a_node_that_slurm_lists_no_more_still_has_its_story(
     why = client().get("/v1/why/n2").json()
     assert (why["subject"], why["summary"]) == ("node n2", "Slurm does not list it")
     assert [line["text"] for line in why["lines"]] == ["n2 is silent"]
-
-
-def test_lists_are_narrowed_by_what_is_asked(store: SqlStore, client: Client) -> None:
-    n2 = replace(NODE, name="n2", state=NodeState.DRAINED, switch="s2", partitions=("debug",))
-    bobs = replace(RUN, run_id=9, user="bob", state=RunState.RUNNING)
-    hang = replace(INCIDENT, incident_id=2, kind="task hang", root_node="n1", opened_at=50.0)
-    jobs = (ALLOCATION, replace(ALLOCATION, job_id=9, account="bio", nodes=("n7",)))
-    store.save(
-        Changes(
-            runs=(RUN, bobs), incidents=(INCIDENT, hang),
-            snapshot=snapshot(NOW, *jobs, nodes=(NODE, n2)),
-        )
-    )  # fmt: skip
-    for path, names in {
-        "/v1/nodes?state=drained": ["n2"],
-        "/v1/nodes?switch=s2&partition=debug": ["n2"],
-        "/v1/nodes?partition=other": [],
-        "/v1/nodes?after=n1": ["n2"],
-    }.items():
-        assert [n["name"] for n in client().get(path).json()["items"]] == names
-    for path, key, numbers in (
-        ("/v1/runs?user=bob", "run_id", [9]),
-        ("/v1/runs?state=healing", "run_id", [4711]),
-        ("/v1/incidents?node=n1", "incident_id", [2]),
-        ("/v1/incidents?kind=task%20hang", "incident_id", [2]),
-        ("/v1/incidents?since=20", "incident_id", [2]),
-        ("/v1/incidents?severity=SEV3", "incident_id", []),
-        ("/v1/allocations?account=bio", "job_id", [9]),
-        ("/v1/allocations?node=n7&current=false", "job_id", [9]),
-    ):
-        assert [i[key] for i in client().get(path).json()["items"]] == numbers, path
-
-
-def test_what_is_over_and_old_comes_from_the_store(
-    store: SqlStore, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in (newer, view):
-        monkeypatch.setattr(module, "NEWEST", 3)
-    ended = replace(RUN, state=RunState.COMPLETED)
-    store.save(
-        Changes(runs=(replace(RUN, run_id=1), *(replace(ended, run_id=n) for n in range(2, 9))))
-    )
-    found, after = list[int](), ""
-    for _ in range(9):
-        page = client().get("/v1/runs", params={"limit": 2, "after": after}).json()
-        found += [run["run_id"] for run in page["items"]]
-        after = page["next"]
-        if after is None:
-            break
-    assert found == [8, 7, 6, 5, 4, 3, 2, 1]
-    assert [r["run_id"] for r in client().get("/v1/runs?live=true").json()["items"]] == [1]
-
-
-def test_a_node_is_shown_with_who_is_there_and_what_is_wrong(
-    store: SqlStore, client: Client
-) -> None:
-    at_n1 = replace(INCIDENT, root_node="n1")
-    store.save(Changes(runs=(RUN,), incidents=(at_n1,), snapshot=snapshot(NOW, ALLOCATION)))
-    node = client().get("/v1/nodes/n1").json()
-    assert (node["run_ids"], node["job_ids"]) == ([4711], [4711])
-    assert [one["incident_id"] for one in node["incidents"]] == [1]
-    assert error(client().get("/v1/nodes/n77"))[:2] == (404, "not_found")
-
-
-def test_the_cluster_is_told_in_numbers(store: SqlStore, client: Client) -> None:
-    down = replace(NODE, name="n2", state=NodeState.DOWN)
-    store.save(Changes(runs=(RUN,), incidents=(INCIDENT,)))
-    store.save(Changes(snapshot=snapshot(NOW, ALLOCATION, nodes=(NODE, down))))
-    beat(store)
-    told = client().get("/v1/cluster").json()
-    assert told["nodes"] == {"down": 1, "up": 1}
-    assert (told["gpus"], told["gpus_up"]) == (2 * NODE.gpus, NODE.gpus)
-    assert (told["gpus_held"], told["gpus_managed"]) == (16, 16)
-    assert (told["runs"], told["incidents"], told["mode"]) == (
-        {"healing": 1},
-        {"SEV1": 1},
-        "active",
-    )
-
-
-def test_decisions_are_listed_with_their_alternatives(store: SqlStore, client: Client) -> None:
-    tell_a_story(store)
-    items = client().get("/v1/decisions?run_id=4711").json()["items"]
-    assert [(d["choice"], d["alternatives"][0]["price"]) for d in items] == [("shrink", "5 h idle")]
-    assert client().get("/v1/decisions?incident_id=7").json()["items"] == []
-    assert client().get("/v1/incidents/1").json()["decisions"] == items
 
 
 def test_nodes_are_shown_by_name(store: SqlStore, client: Client) -> None:

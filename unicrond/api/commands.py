@@ -15,7 +15,6 @@ from unicrond.api.callers import Asking, Caller, Role
 from unicrond.api.control import Control
 from unicrond.api.errors import NotFound
 from unicrond.api.models import (
-    AuditOut,
     ModeIn,
     ModeOut,
     PageOut,
@@ -25,6 +24,7 @@ from unicrond.api.models import (
     ShareOut,
 )
 from unicrond.api.places import After, Limit, Name, Number
+from unicrond.api.reports import AuditOut
 from unicrond.api.stories import seen_incident, seen_run
 from unicrond.api.view import Viewer, heartbeat_of
 from unicrond.errors import Refused, Unavailable, UnicronError

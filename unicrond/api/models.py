@@ -11,13 +11,12 @@ from db.queries import Act, SeenAllocation, SeenNode, StoryLine
 from unicrond.link.messages import MOST_NODES, MOST_WEIGHT
 from unicrond.model.decision import Decision, Mode
 from unicrond.model.incident import Incident, Proof
-from unicrond.model.pause import PauseScope
 from unicrond.model.run import Run
 
 T = TypeVar("T")
 
 
-def _example(**values: Any) -> ConfigDict:
+def example(**values: Any) -> ConfigDict:
     return ConfigDict(from_attributes=True, json_schema_extra={"examples": [values]})
 
 
@@ -27,7 +26,7 @@ class PageOut(BaseModel, Generic[T]):
 
 
 class AllocationOut(BaseModel):
-    model_config = _example(
+    model_config = example(
         job_id=4711, name="llama", user="alice", account="ml", partition="gpu", state="running",
         nodes=["n1", "n2"], gpus=16, submit_time=1.7e9, start_time=1.7e9, end_time=0,
         time_limit_seconds=86400, restarts=0, reason="", managed=True, changed_at=1.7e9,
@@ -57,7 +56,7 @@ class AllocationOut(BaseModel):
 
 
 class AgentOut(BaseModel):
-    model_config = _example(
+    model_config = example(
         node="n1", connected=True, last_heard=1.7e9, phase="running", generation=3, iteration=1200,
         regrouping=[0],
     )  # fmt: skip
@@ -71,7 +70,7 @@ class AgentOut(BaseModel):
 
 
 class SlotOut(BaseModel):
-    model_config = _example(rank=0, member="m-1", node="n1", local_rank=0)
+    model_config = example(rank=0, member="m-1", node="n1", local_rank=0)
     rank: int
     member: str
     node: str
@@ -79,7 +78,7 @@ class SlotOut(BaseModel):
 
 
 class RunOut(BaseModel):
-    model_config = _example(
+    model_config = example(
         run_id=4711, name="llama", user="alice", state="running", mode=None, weight=2.0,
         floor_nodes=0, min_nodes=2, max_nodes=4, nodes=["n1", "n2"], running_on=["n1", "n2"],
         generation=3, iteration=1200, restarts=0, healing=None, shunned=[], end_reason="",
@@ -119,7 +118,7 @@ class RunOut(BaseModel):
 
 
 class IncidentOut(BaseModel):
-    model_config = _example(
+    model_config = example(
         incident_id=12, kind="lost_node", severity="SEV1", scope="node", state="resolved",
         run_id=4711, generation=3, root_node="n2", root_rank=None, summary="n2 is silent", count=3,
         first_signal_at=1.7e9, opened_at=1.7e9, decided_at=1.7e9, closed_at=1.7e9,
@@ -150,7 +149,7 @@ class IncidentOut(BaseModel):
 class ReviewOut(BaseModel):
     """Whether the rule that opened an incident was right."""
 
-    model_config = _example(proof="refuted", at=1.7e9, by="alice", reason="it was an evaluation")
+    model_config = example(proof="refuted", at=1.7e9, by="alice", reason="it was an evaluation")
     proof: Proof
     at: float
     by: str = Field(description="empty: what came of it shows it")
@@ -158,14 +157,14 @@ class ReviewOut(BaseModel):
 
 
 class AlternativeOut(BaseModel):
-    model_config = _example(name="wait for the node", chosen=False, price="about 5 h idle")
+    model_config = example(name="wait for the node", chosen=False, price="about 5 h idle")
     name: str
     chosen: bool
     price: str
 
 
 class DecisionOut(BaseModel):
-    model_config = _example(
+    model_config = example(
         choice="go on with 3 nodes", reason="n2 is lost", acts=True, alternatives=[]
     )
     choice: str
@@ -177,7 +176,7 @@ class DecisionOut(BaseModel):
 class DecidedOut(DecisionOut):
     """A decision, and what it was about."""
 
-    model_config = _example(
+    model_config = example(
         at=1.7e9, incident_id=12, run_id=4711, generation=3, choice="go on with 3 nodes",
         reason="n2 is lost", acts=True,
         alternatives=[{"name": "wait for the node", "chosen": False, "price": "about 5 h idle"}],
@@ -193,7 +192,7 @@ class DecidedOut(DecisionOut):
 
 
 class StoryLineOut(BaseModel):
-    model_config = _example(
+    model_config = example(
         at=1.7e9, kind="signal", text="n2 is silent", run_id=4711, incident_id=12, node="n2",
         generation=3, decision=None,
     )  # fmt: skip
@@ -212,7 +211,7 @@ class StoryLineOut(BaseModel):
 
 
 class ActOut(BaseModel):
-    model_config = _example(
+    model_config = example(
         key="12.3.0", kind="drain", run_id=4711, node="n2", outcome="done", outcome_at=1.7e9,
         detail="",
     )  # fmt: skip
@@ -249,7 +248,7 @@ class IncidentStoryOut(IncidentOut):
 
 
 class NodeOut(BaseModel):
-    model_config = _example(
+    model_config = example(
         name="n1", state="up", raw_state="IDLE", gpus=8, gpu_type="h100", switch="s1",
         partitions=["gpu"], reason="", reason_user="", changed_at=1.7e9,
     )  # fmt: skip
@@ -278,7 +277,7 @@ class NodeStoryOut(NodeOut):
 
 
 class PartitionOut(BaseModel):
-    model_config = _example(name="gpu", nodes=64, nodes_up=62, gpus=512, gpus_up=496)
+    model_config = example(name="gpu", nodes=64, nodes_up=62, gpus=512, gpus_up=496)
     name: str
     nodes: int
     nodes_up: int
@@ -289,7 +288,7 @@ class PartitionOut(BaseModel):
 class ClusterOut(BaseModel):
     """The whole in numbers."""
 
-    model_config = _example(
+    model_config = example(
         cluster="alpha", mode="active", nodes={"up": 62, "drained": 2}, gpus=512, gpus_up=496,
         gpus_held=480, gpus_managed=400, partitions=[], runs={"running": 6}, jobs={"running": 9},
         incidents={"SEV1": 1}, waiting_for_a_person=0, view=1200,
@@ -312,7 +311,7 @@ class ClusterOut(BaseModel):
 class WhyOut(BaseModel):
     """The story of a run, an incident or a node, oldest line first."""
 
-    model_config = _example(subject="run 4711", summary="running", lines=[], next=None)
+    model_config = example(subject="run 4711", summary="running", lines=[], next=None)
     subject: str
     summary: str
     lines: list[StoryLineOut]
@@ -320,7 +319,7 @@ class WhyOut(BaseModel):
 
 
 class HealthOut(BaseModel):
-    model_config = _example(
+    model_config = example(
         ok=True, cluster="alpha", version="0.1.0", loop="alive", loop_age_seconds=0.8,
         mode="active", database="ok", slurm="ok", snapshot_age_seconds=1.2, agents_connected=64,
     )  # fmt: skip
@@ -347,7 +346,7 @@ class ModeIn(BaseModel):
 
 
 class ModeOut(BaseModel):
-    model_config = _example(mode="paused", run_id=4711)
+    model_config = example(mode="paused", run_id=4711)
     mode: Mode
     run_id: int | None
 
@@ -362,7 +361,7 @@ class ShareIn(BaseModel):
 
 
 class ShareOut(BaseModel):
-    model_config = _example(run_id=4711, weight=2.0, floor_nodes=0)
+    model_config = example(run_id=4711, weight=2.0, floor_nodes=0)
     run_id: int
     weight: float
     floor_nodes: int
@@ -378,7 +377,7 @@ class ReviewIn(BaseModel):
 
 
 class ReviewGivenOut(BaseModel):
-    model_config = _example(incident_id=12, rule="hang.overdue", proof="refuted")
+    model_config = example(incident_id=12, rule="hang.overdue", proof="refuted")
     incident_id: int
     rule: str
     proof: Proof
@@ -387,7 +386,7 @@ class ReviewGivenOut(BaseModel):
 class DetectorOut(BaseModel):
     """A rule, its record here, and whether it acts."""
 
-    model_config = _example(
+    model_config = example(
         rule="hang.overdue", kind="task hang", needs=0.6, credit=8, confirmed=3, refuted=1,
         undecided=5, acts=True, observes_for=["alice"],
     )  # fmt: skip
@@ -402,170 +401,8 @@ class DetectorOut(BaseModel):
     observes_for: list[str] = Field(description="users for whose runs alone it only observes")
 
 
-class PauseIn(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "examples": [{"scope": "partition", "value": "gpu", "why": "maintenance"}]
-        },
-    )
-    scope: PauseScope
-    value: str = Field(
-        description="the partition, or the kind of action", min_length=1, max_length=255
-    )
-    why: str = Field("", max_length=500)
-
-
-class PauseOut(BaseModel):
-    model_config = _example(
-        scope="action", value="drain", at=1.7e9, who="ada", why="the probe is broken"
-    )
-    scope: PauseScope
-    value: str
-    at: float
-    who: str
-    why: str
-
-
-class WhatIfIn(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "examples": [
-                {
-                    "question": {
-                        "pools": [{"name": "h100", "workers": 3}],
-                        "runs": [
-                            {
-                                "id": 1, "size": 2,
-                                "throughput": {"h100": {"curve": [[1, 1], [3, 2]]}},
-                            }
-                        ],
-                        "transition_seconds": {
-                            "restart": 30, "swap": 60, "shrink": 45, "grow": 90, "requeue": 600,
-                        },
-                    }
-                }
-            ]
-        },
-    )  # fmt: skip
-    question: dict[str, Any] = Field(description="docs/planner.md describes it")
-    next: bool = Field(False, description="the plan for every single next event instead")
-
-
-class WhatIfOut(BaseModel):
-    model_config = _example(answer={"choice": "grow", "reason": "..."})
-    answer: Any = Field(description="docs/planner.md describes it")
-
-
-class FailoverEntryOut(BaseModel):
-    model_config = _example(
-        event="run 4711 loses a node", obstacle="", changes=["run 4711 shrinks to 3 nodes"],
-        sizes={"4711": 24}, gain=1.5e20,
-    )  # fmt: skip
-    event: str
-    obstacle: str = Field(description="why there is no plan, empty where there is one")
-    changes: list[str]
-    sizes: dict[str, int]
-    gain: float | None
-
-
-class FailoverOut(BaseModel):
-    """The failover table of the newest plan."""
-
-    model_config = _example(at=1.7e9, items=[])
-    at: float = Field(description="when that plan was made")
-    items: list[FailoverEntryOut]
-
-
-class ActionTrustOut(BaseModel):
-    model_config = _example(
-        action="restart", observed=9, confirmed=8, refuted=0, undecided=1, bound=0.75, may_act=True,
-        people={"restarted": 7, "went on": 2}, predicted_seconds=12.0, actual_seconds=1800.0,
-        saving_gpu_seconds=1.2e6,
-    )  # fmt: skip
-    action: str
-    observed: int = Field(description="decided, and not carried out")
-    confirmed: int = Field(description="of these, those whose incident was one")
-    refuted: int
-    undecided: int
-    bound: float = Field(description="the lower end of what this record allows")
-    may_act: bool = Field(description="whether it may be switched on: the bound reaches `needed`")
-    people: dict[str, int] = Field(description="what was done instead, how often")
-    predicted_seconds: float | None = Field(description="of such a heal here; null: not known")
-    actual_seconds: float | None = Field(description="that it took people, the median")
-    saving_gpu_seconds: float | None
-
-
-class RuleTrustOut(BaseModel):
-    model_config = _example(
-        rule="hang.overdue", confirmed=3, refuted=0, undecided=1, bound=0.8, needs=0.6, may_act=True
-    )
-    rule: str
-    confirmed: int
-    refuted: int
-    undecided: int
-    bound: float
-    needs: float
-    may_act: bool
-
-
-class TrustOut(BaseModel):
-    """What was observed, and whether it may be switched on."""
-
-    model_config = _example(mode="observe", needed=0.6, actions=[], rules=[])
-    mode: Mode | None
-    needed: float = Field(description="bound from which an action may be switched on")
-    actions: list[ActionTrustOut]
-    rules: list[RuleTrustOut] = Field(description="that opened incidents here")
-
-
-class LedgerRowOut(BaseModel):
-    model_config = _example(
-        key="4711", gpu_seconds=5760.0, lost_gpu_seconds=96.0, goodput=0.983,
-        causes={"training": 5664.0, "detection": 8.0, "transition": 88.0},
-    )  # fmt: skip
-    key: str = Field(description="the run's number, or the name of the node, account, ...")
-    gpu_seconds: float = Field(description="that its jobs held")
-    lost_gpu_seconds: float = Field(description="of these those in which runs did not train")
-    goodput: float | None = Field(description="part of what runs held that trained (ETTR of a run)")
-    causes: dict[str, float] = Field(description="they add up to gpu_seconds")
-
-
-class LedgerOut(BaseModel):
-    """GPU time from one moment to another, by what it went for: docs/ledger.md."""
-
-    model_config = _example(
-        began=1.7e9, ended=1.70009e9, by="account", total={}, rows=[], more=False
-    )
-    began: float
-    ended: float
-    by: str
-    total: LedgerRowOut
-    rows: list[LedgerRowOut] = Field(description="those that lost most first")
-    more: bool = Field(description="whether rows were left out: ask with a higher limit")
-
-
-class AuditOut(BaseModel):
-    """A command: who gave it, when, why, from where, and what came of it."""
-
-    model_config = _example(
-        at=1.7e9, who="alice", role="user", via="unix", origin="uid 1001", command="mode paused",
-        subject="run 4711", why="debugging", refusal="",
-    )  # fmt: skip
-    at: float
-    who: str = Field(description="empty: somebody without a name, over loopback")
-    role: str = Field(description="viewer, user, operator or admin")
-    via: str = Field(description="unix, token, munge or loopback")
-    origin: str
-    command: str
-    subject: str
-    why: str
-    refusal: str = Field(description="why it was not taken, empty when it was")
-
-
 class ErrorOut(BaseModel):
-    model_config = _example(code="not_found", message="run 12 is not known")
+    model_config = example(code="not_found", message="run 12 is not known")
     code: str = Field(
         description="bad_input, unauthenticated, forbidden, not_found, too_large, too_many, "
         "store_unavailable, daemon_unavailable, or internal: stable, for programs to act upon"

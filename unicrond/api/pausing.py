@@ -8,7 +8,8 @@ from db.queries import Queries
 from db.store import PAUSES_KEY, pauses_of
 from unicrond.api.callers import Asking, Role
 from unicrond.api.commands import Commands
-from unicrond.api.models import PageOut, PauseIn, PauseOut
+from unicrond.api.models import PageOut
+from unicrond.api.reports import PauseIn, PauseOut
 from unicrond.core.pauses import KEPT
 from unicrond.errors import BadInput, Refused
 from unicrond.model.decision import ActionKind

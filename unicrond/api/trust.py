@@ -24,7 +24,7 @@ from db.observed import Observed, observed
 from db.queries import Queries
 from db.spells import Phase
 from detectors.trust import Ledger, bar_of, lower_bound
-from unicrond.api.models import ActionTrustOut, RuleTrustOut, TrustOut
+from unicrond.api.reports import ActionTrustOut, RuleTrustOut, TrustOut
 from unicrond.api.view import Viewer
 from unicrond.model.incident import Proof
 from unicrond.model.run import RunState

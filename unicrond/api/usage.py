@@ -12,8 +12,8 @@ from fastapi import APIRouter, Query
 from db.held import incidents_of, phases_of, spells_within
 from db.queries import Queries
 from unicrond.api.callers import Seeing, Sight
-from unicrond.api.models import LedgerOut, LedgerRowOut
 from unicrond.api.places import Moment
+from unicrond.api.reports import LedgerOut, LedgerRowOut
 from unicrond.errors import BadInput, StoreUnavailable
 from unicrond.ledger import MICROSECONDS, Piece, Row, pieces, summed
 

@@ -17,7 +17,12 @@ from fastapi import APIRouter
 from db.queries import Queries
 from unicrond.api.callers import Seeing
 from unicrond.api.errors import NotFound
-from unicrond.api.models import FailoverEntryOut, FailoverOut, WhatIfIn, WhatIfOut
+from unicrond.api.reports import (
+    FailoverEntryOut,
+    FailoverOut,
+    WhatIfIn,
+    WhatIfOut,
+)
 from unicrond.errors import BadInput, Refused, Unavailable
 
 LONGEST_SECONDS = 60.0
