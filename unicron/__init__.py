@@ -3,12 +3,13 @@
     import unicron
     unicron.heartbeat(step, loss)            a train step is complete; the loss may be left out
     with unicron.phase("checkpoint"): ...    the next iteration may take longer than usual
+    with unicron.flops(): ...                around a train step: counts its FLOPs, once
     unicron.checkpoint(state, step)          keeps a copy in memory that outlives this process
     unicron.restore(state)                   the newest of these copies, in whatever rank it is
     @unicron.elastic                         def train(run): entered anew when the world changes
 
 Scripts that import nothing are watched all the same (unicron/watch.py). Outside a run of Unicron
-the first two do nothing, and say so once; docs/training.md has the others.
+the first three do nothing, and say so once; docs/training.md has the others.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 
 from unicron import page
 
-__all__ = ["Run", "checkpoint", "elastic", "heartbeat", "inside", "phase", "restore"]
+__all__ = ["Run", "checkpoint", "elastic", "flops", "heartbeat", "inside", "phase", "restore"]
 
 _said = False
 before_next_step: Callable[[], None] | None = None  # raises when the generation is over
@@ -136,6 +137,17 @@ def phase(name: str) -> Iterator[None]:
         yield
     finally:
         mine.enter(before)
+
+
+def flops() -> contextlib.AbstractContextManager[None]:
+    """Around a whole train step: its second one in each generation is counted, with torch's
+    FlopCounterMode, and slower for it; around all others this costs a microsecond. Plans then know
+    what the run computes. Not for steps that torch.compile or CUDA graphs run: use `unicron-run
+    --flops-per-iteration` there.
+    """
+    from unicron.counting import counted_once
+
+    return counted_once()
 
 
 def checkpoint(state: Mapping[str, Any], step: int, folder: str | Path | None = None) -> None:

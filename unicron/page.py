@@ -10,6 +10,7 @@ rank is stopped. Times are CLOCK_MONOTONIC nanoseconds, which processes of a mac
           120  72s the last one, and where the script called it: `all_reduce at train.py:31`
           192  u64 collectives that torch has launched in its default group, those within
                DistributedDataParallel too  200  u64 when that was asked, 0: never
+          208  f64 FLOPs of one of this rank's train steps in this generation, 0: not counted
           256  the last LAPS iterations, number n at place n % LAPS:
                i64 number, u32 microseconds it took without announced phases (0: not known),
                u32 microseconds of these that it waited for its peers (WAIT_UNKNOWN),
@@ -53,6 +54,9 @@ _WAIT = struct.Struct("<I")
 _WAIT_AT = 12  # in a lap
 _LAUNCHED = struct.Struct("<QQ")
 _LAUNCHED_AT = 192
+_FLOPS = struct.Struct("<d")
+_FLOPS_AT = 208
+_MOST_FLOPS = 1e24  # of one rank: three weeks of an H100
 _TRIES = 5
 
 
@@ -85,6 +89,14 @@ class Progress:
             return 0
         number, asked_ns = _LAUNCHED.unpack_from(self.raw, _LAUNCHED_AT)
         return int(number) if asked_ns > since_ns else 0
+
+    @property
+    def flops(self) -> float:
+        """Of one train step, 0 where they were not counted."""
+        if len(self.raw) < _FLOPS_AT + _FLOPS.size:
+            return 0.0
+        (told,) = _FLOPS.unpack_from(self.raw, _FLOPS_AT)
+        return float(told) if 0 < told <= _MOST_FLOPS else 0.0
 
     def laps(self, after: int) -> list[Lap]:
         """The complete ones with a number above `after`, oldest first, as far as the page has them;
@@ -167,7 +179,18 @@ class Page:
             self._values[4] = time.monotonic_ns()
             self._collectives = 0
             _LAST.pack_into(self._map, _LAST_AT, 0, 0, b"")
+            _FLOPS.pack_into(self._map, _FLOPS_AT, 0.0)
             self.claim()
+
+    @property
+    def joined_ns(self) -> int:
+        """When this process joined its process group, 0 if it did not."""
+        return self._values[4]
+
+    def computed(self, flops: float) -> None:
+        """By this rank, in one train step of this generation."""
+        if self.mine:
+            _FLOPS.pack_into(self._map, _FLOPS_AT, flops)
 
     def _taken(self) -> bool:
         """Whether another process joined before, and lives."""

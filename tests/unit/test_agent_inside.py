@@ -152,3 +152,25 @@ def test_what_a_kept_member_did_before_does_not_count_for_the_new_generation(
     inside.exception("m0", "new trouble", in_flight=False)
     [body] = told
     assert (body["rank"], body["generation"], body["text"]) == (1, 2, "new trouble")
+
+
+def test_a_node_has_counted_flops_once_each_of_its_ranks_has(tmp_path: Path) -> None:
+    inside = Inside(tmp_path, "", lambda kind, body: None)
+    inside.begin(1, [])
+    slots = [Slot(rank, f"m{rank}", "n1", rank) for rank in range(2)]
+    pages = [Page(inside.environment(slot, {})[VARIABLE]) for slot in slots]
+    for page in pages:
+        page.joined()
+        page.iterated()
+        page.computed(3e9)
+    inside.look()
+    assert inside.flops == 0, "the step in which it was counted is not over"
+    pages[0].iterated()
+    inside.look()
+    assert inside.flops == 0
+    pages[1].iterated()
+    inside.look()
+    assert inside.flops == 6e9
+    inside.begin(2, slots)  # the same processes, in a new generation
+    inside.look()
+    assert inside.flops == 0

@@ -292,6 +292,7 @@ class Agent:
             "stopped_generation": state.stopped_generation,
             "iteration": state.iteration,
             "counted": self._inside.counted,
+            "flops": self._inside.flops,
             "regrouping": self._node.regrouping,
             "prepared": self._node.prepared,
             "assignment": messages.assignment_to(assignment) if assignment else None,

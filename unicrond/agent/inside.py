@@ -50,6 +50,7 @@ class _Rank:
     started_at: float = field(default_factory=time.monotonic)
     unwatched: bool = False  # it has been said
     in_flight: tuple[float, str, int] | None = None  # when, traceback, iterations then
+    flops: float = 0.0  # of a train step, once it has counted them in this generation
 
 
 class Inside:
@@ -100,6 +101,7 @@ class Inside:
                 _say_unwatched(rank, now)
                 continue
             self._learn(rank, seen, now)
+            rank.flops = seen.flops if seen.count > rank.before + 1 else 0.0
             seen = replace(seen, count=max(0, seen.count - rank.before))
             if seen.explicit and seen.count:
                 newest = max(newest, seen.iteration)
@@ -143,6 +145,12 @@ class Inside:
     def counted(self) -> int:
         """Iterations complete in this generation on the rank that is furthest."""
         return max((rank.watch.iterations for rank in self._ranks.values()), default=0)
+
+    @property
+    def flops(self) -> float:
+        """Of an iteration, all ranks of this node together; 0 until each has counted its own."""
+        counted = [rank.flops for rank in self._ranks.values()]
+        return sum(counted) if counted and all(counted) else 0.0
 
     # exceptions
     def exception(self, member: str, text: str, in_flight: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from unicrond.core import changeover, heal, losses, speed
+from unicrond.core import changeover, flops, heal, losses, speed
 from unicrond.core.cycle import Cycle
 from unicrond.core.suspect import heard_again
 from unicrond.core.trouble import reconsider
@@ -163,7 +163,9 @@ def on_beat(cycle: Cycle, event: AgentBeat) -> None:
     before = view.phase, view.generation, view.stopped_generation
     said = event.phase, event.generation, event.stopped_generation
     waiting = (view.regrouping, view.prepared) != (event.regrouping, event.prepared)
-    changed = before != said or waiting or not view.connected
+    kept = view.flops if view.generation == event.generation else 0.0
+    computed = view.flops != (event.flops or kept)
+    changed = before != said or waiting or computed or not view.connected
     run.agents[event.node] = replace(
         view,
         connected=True,
@@ -174,6 +176,7 @@ def on_beat(cycle: Cycle, event: AgentBeat) -> None:
         stopped_generation=max(view.stopped_generation, event.stopped_generation),
         order=event.assignment.order if event.assignment else view.order,
         iteration=event.iteration,
+        flops=event.flops or kept,
         peers_heard=event.peers_heard,
         regrouping=event.regrouping,
         prepared=event.prepared,
@@ -185,6 +188,7 @@ def on_beat(cycle: Cycle, event: AgentBeat) -> None:
     speed.on_beat(cycle, run, event)
     if changed:
         run = _adopt(cycle, cycle.put(run), event.generation, event.assignment)
+        run = flops.counted(cycle, run) if computed else run
         settle(cycle, run)
 
 

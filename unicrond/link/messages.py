@@ -21,6 +21,7 @@ from unicrond.model.run import Assignment, Phase, Slot
 
 MOST_NODES = 16_384
 MOST_WEIGHT = 1e6
+MOST_FLOPS = 1e27  # of an iteration, on one node
 MOST_RANKS = 65_536
 OLDEST_AGE_SECONDS = 86_400.0
 LEAST_SECONDS = 1e-6
@@ -89,6 +90,7 @@ def beat(body: Body, identity: Identity, now: float) -> AgentBeat:
         stopped_generation=fields.integer(body, "stopped_generation", -1),
         iteration=fields.integer(body, "iteration", -1),
         counted=fields.integer(body, "counted", 0) if "counted" in body else 0,
+        flops=fields.number(body, "flops", high=MOST_FLOPS) if "flops" in body else 0.0,
         peers_heard={node: now - age for node, age in peers.items()},
         paces=paces_from(body.get("paces")),
         assignment=None if given is None else assignment_from(given),

@@ -62,6 +62,7 @@ class AgentBeat:
     stopped_generation: int
     iteration: int
     counted: int = 0  # iterations complete in this generation, whatever the script calls them
+    flops: float = 0.0  # of an iteration on that node, 0 until its ranks have counted them
     peers_heard: dict[str, float] = field(default_factory=dict)  # node -> Unix seconds
     paces: tuple[tuple[int, Pace], ...] = ()  # by rank
     assignment: Assignment | None = None  # sent when it changed

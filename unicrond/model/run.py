@@ -84,6 +84,7 @@ class AgentView:
     generation: int = 0
     order: str = ""  # of the assignment it carries out
     iteration: int = -1  # highest train step reported by its ranks, -1 when none reports
+    flops: float = 0.0  # of an iteration of its ranks, 0: not counted
     peers_heard: dict[str, float] = field(default_factory=dict)  # node -> Unix seconds
     closed_at: float = 0.0  # when its connection ended, 0 while it is open
     stopped_generation: int = -1  # ranks up to this generation are proved gone on this node

@@ -1,4 +1,4 @@
-"""What a run computes in one iteration, as its user told."""
+"""What a run computes in one iteration, as its user told or its ranks counted."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ class Workload:
     parameters: float = 0.0  # of the trained model
     layouts: tuple[Layout, ...] = (Layout(),)  # the legal ones
     workers: int = 0
+    counted: bool = False  # the FLOPs, by the program's own ranks
 
 
 PLAIN = Workload()  # of which nothing was told
