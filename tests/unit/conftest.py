@@ -15,8 +15,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from apiworld import NOW, Asker, Client, NotingControl
 
-from unicrond.api.app import create_app
-
 
 @pytest.fixture
 def url(tmp_path: Path) -> str:
