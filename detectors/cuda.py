@@ -56,7 +56,7 @@ RULES = (
          "valid cudnn algorithm"),
     Rule("cuda.unhandled", Kind.CUDA, SEV2,
          ("unhandled cuda error", "ncclunhandledcudaerror", "cuda failure",
-          "call to cuda function failed"), tier=SYMPTOM),
+          "call to cuda function failed", "busy or unavailable"), tier=SYMPTOM),
     Rule("cuda.error", Kind.CUDA, SEV2,
          ("cuda error", "cudaerror", "cuda_error", "cuda runtime error", "c10::cudaerror",
           "cuda kernel failed", "cuda exception", "cuda driver error", "nvrtc_error",

@@ -13,6 +13,16 @@ RULES = (
     Rule("hccl.timeout", Kind.NCCL_TIMEOUT, SEV3,
          ("ei0002", "notify register times out", "ei0006", "hcclcommunicat", "notify wait"),
          "ei000[26]|notify register times out|notify wait", blame=PEER, tier=Tier.TIMEOUT),
+    # As Huawei numbers the errors of its NPUs and of their collectives.
+    Rule("hccl.stuck", Kind.NCCL_TIMEOUT, SEV3,
+         ("stream synchronize timeout", "stream sync timeout", "internal task times out",
+          "in the specified timeout waiting event"), blame=UNKNOWN, tier=Tier.TIMEOUT),
+    Rule("hccl.link", Kind.LOST, SEV2, ("ei0009", "ei0010", "ei0013", "ei0015"),
+         r"\bei00(09|1[035]): ", blame=PEER, tier=Tier.VICTIM),
+    Rule("hccl.settings", Kind.CONFIGURATION, SEV2, ("ei0001", "ei0004", "ei0005", "ei0008"),
+         r"\bei000[1458]: ", recurs=True),
+    Rule("hccl.memory", Kind.GPU_OOM, SEV2, ("el0004", "ei0007", "ei0011"),
+         r"\b(el0004|ei0007|ei0011): ", recurs=True),
     Rule("rocm.page_fault", Kind.ILLEGAL_ACCESS, SEV2, ("amdgpu",), r"amdgpu[^\n]*page fault"),
     Rule("rocm.driver", Kind.GPU_DRIVER, SEV1, ("amdgpu", "hw exception by gpu"),
          r"hw exception by gpu|amdgpu[^\n]*(gpu reset|ring \S+ timeout|hang|failed to|fatal|"

@@ -46,6 +46,8 @@ RULES = (
           "gpu lost", "err!", "unable to determine the device handle for gpu",
           "gpu is no longer accessible", "failed to get details on gpu",
           "api_gpu_attached_sanity_check failed", "gpu_in_fullchip_reset"), tier=HARD),
+    Rule("gpu.power_state", Kind.GPU_LOST, SEV1, ("power state",),
+         r"(nvidia|amdgpu)[^\n]*(refused to|unable to|can't) change power state", tier=HARD),
     Rule("gpu.missing", Kind.GPU_LOST, SEV1,
          ("count reported lower than configured", "gpu count mismatch", "gpus found,",
           "count changed for node", "gres.conf file", "gres/gpu"),
@@ -70,7 +72,7 @@ RULES = (
           "pci i/o region assigned to your", "initialization error: nvml", "nvml_error_unknown",
           "failed to copy vbios", "nvidia: probe of", "no nvidia graphics adapter",
           "nvidia probe routine was not called", "no nvidia gpu found",
-          "in reset required state", "corrupt inforom",
+          "gpu lockup (", "in reset required state", "corrupt inforom",
           "reset required [nv_err", "gpu requires reset", "power cables not attached",
           "interrupt issue with a gpu",
           "failed to create a cuda context", "corresponding cuda device for gpu",
@@ -82,8 +84,9 @@ RULES = (
          "subsystem error|gpu at [^\\n]*is not responding|failed to (load|init|boot)|probably "
          "locked|"
          "unable to (reset|recover)|is not supported by)", tier=HARD),
-    Rule("gpu.smi.hang", Kind.GPU_DRIVER, SEV1, ("nvidia-smi",),
-         r"nvidia-smi[^\n]{0,40}(timed out|timeout|hangs|hung|did not (return|respond))",
+    Rule("gpu.smi.hang", Kind.GPU_DRIVER, SEV1, ("nvidia-smi", "dcgm"),
+         r"(nvidia-smi|dcgm)[^\n]{0,60}(timed out|timeout|hangs|hung|"
+         "(did|has|have) not (return|respond))",
          tier=HARD),
     Rule("gpu.ecc", Kind.ECC, SEV1,
          ("uncorrectable ecc", "uncorrectable double bit", "double bit ecc", "double-bit ecc",

@@ -63,9 +63,11 @@ HARMLESS = re.compile(
             r"failed to open libibverbs|"
             r"failed to find (?:libcudart|cudadriver|cuda library)|missing \"?iommu=pt|"
             r"net/plugin: (?:no plugin|could not find|failed to find)|dmabuf is (?:un)?available",
-            r"using devices used by this process is currently unknown|device_id",
+            r"using devices used by this process is currently unknown|"
+            r"\bdevice_ids? (?:in|to|is|was|not|argument|for)\b|specify \W?device_id",
             # launchers and Slurm
-            r"(?<!no-)\bretry(?:ing)?\b(?!.{0,3}(?:count|exceeded|exc|counter|limit))",
+            r"(?<!no-)\bretry(?:ing)?\b(?!.{0,3}(?:count|exceeded|exc|counter|limit))"
+            r"(?!.*(?:giv(?:e|ing) up|gave up|exhausted))",
             r"(?:x11|spank)[^\n]*(?:plugin|display)|cannot find name for (?:user|group) id|"
             r"requested nodes are busy|configuration not available now|temporarily disabled|"
             r"queued and waiting for resources|"
@@ -76,7 +78,12 @@ HARMLESS = re.compile(
             r"exit(?:ed)? ?(?:with )?(?:exit )?(?:code|status):? 0\b(?!x)|exitcode *: 0\b|"
             r"completed +0:0|completed successfully|"
             r"successfully (?:un)?(?:registered|loaded|initialized)",
-            r"(?<![\w.])(?:0|no|zero) (?:\w+ )?(?:errors|failures|failed|warnings?|oom)\b|"
+            # a count of nought, not GPU 0
+            r"(?:(?<![\w.])(?<![a-z] )(?<!rank: )(?<!gpu: )|\b(?:with|and|detected|found|ha[sd]|"
+            r"were|got|saw|of|passed|ok|succeeded|is|are|reported|reports|shows) )"
+            r"(?:0|no|zero) (?:\w+ )?"
+            r"(?:errors|failures|failed(?! (?:to|with|by|due|health|on|\())|warnings?|oom)\b|"
+            r"health check passed|"
             r"\b(?:errors?|failures?|failed) ?[:=] ?0(?:\.0+)?\b(?! in )",
             r"\bexitcode\.ok\b|\bno [\w ]{0,30}\b(?:errors?|issues?|failures?|flaps?|problems?)"
             r"(?: (?:was|were|ha[sv]e? been))? (?:found|detected|reported|seen)|"

@@ -20,7 +20,8 @@ TABLE = tuple(
     for pattern, kind in (
         (r"flap", Kind.FLAPPING),
         (r"no ib port|not active", Kind.PORT_DOWN),
-        (r"\bbus bw|bandwidth|_bw\b|latency|loopback|allreduce|gb/s", Kind.STRAGGLER),
+        (r"xgmi", Kind.NVLINK),
+        (r"\bbus bw|stream test|bandwidth|_bw\b|latency|loopback|allreduce|gb/s", Kind.STRAGGLER),
         (r"nvlink", Kind.NVLINK),
         (r"nvswitch|fabric", Kind.NVSWITCH),
         (r"remap", Kind.ROW_REMAP),
@@ -41,6 +42,8 @@ def find(text: Text) -> Iterator[Finding]:
         return
     for match in CHECK.finditer(text.lower):
         words = match[1] or match[2]
+        if "passed" in text.lower[: match.end()].rpartition("\n")[2]:
+            continue
         if QUOTED.search(words):
             yield finding(text, match.start(), Tier.SUMMARY, "health.check", Kind.GPU_DRIVER, SEV1)
             continue

@@ -20,7 +20,7 @@ RULES = (
          ("connect to fe80", "no socket interface found", "bootstrap : no socket",
           "duplicate gpu detected", "mismatch in rank count", "rank count from procs",
           "failed to find reverse path", "no interface found in the same subnet",
-          "bootstrap: no", "no usable network interface",
+          "bootstrap: no", "no usable network interface", "socket creation failed :",
           "unable to find interface"), recurs=True),
     Rule("nccl.set_up", Kind.CONFIGURATION, SEV2,
          ("nccl warn", "net/ofi"),
@@ -92,6 +92,8 @@ RULES = (
     # Where only the trail of result codes is left of an error.
     Rule("nccl.trail.cuda", Kind.CUDA, SEV2, ("-> 1", "retcode 1"), RESULT.format(1), tier=HINT,
          unless=ENDING),
+    Rule("nccl.trail.socket", Kind.LOST, SEV2, ("socket.cc:",),
+         r"nccl info \S*socket\.cc:\d+ -> [236]\b", blame=PEER, tier=HINT, unless=ENDING),
     Rule("nccl.trail.internal", Kind.SOFTWARE, SEV2, ("-> 3", "retcode 3"), RESULT.format(3),
          tier=HINT, unless=ENDING),
     Rule("nccl.trail.usage", Kind.CONFIGURATION, SEV2, ("-> 4", "-> 5", "retcode 5"),

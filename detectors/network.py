@@ -135,7 +135,8 @@ RULES = (
 
 LINK_DOWN = re.compile(
     r"\blink is (not ready|down)|link down|link status definitely down|link becomes down|"
-    r"\bport error\b|state changed to port_down|ibv_event_port_err|lost carrier|port \d+ is down|"
+    r"\bport error\b|state changed to port_down|ibv_event_port_err|lost carrier|"
+    r"port (number )?\d+ (is|state is) down|"
     r"port down|link flap|flapping"
 )
 LINK_UP = re.compile(
@@ -184,7 +185,8 @@ def _other_link(lower: str, down: re.Match[str]) -> bool:
 
 
 COMPLETION = re.compile(
-    r"got completion (?:from|with)[^\n]*?(?:status|error)[ =]*(?:(\w+)\()?(\d+)\b([^\n]*)"
+    r"(?:got completion (?:from|with)|completion with error)[^\n]*?"
+    r"(?:\n?[^\n]*failed status|status|error)[ =]*(?:(\w+)\()?(\d+)\b([^\n]*)"
 )
 ASYNC = re.compile(
     r"(?:got (?:non-fatal )?async (?:error |fatal )?event|"

@@ -14,7 +14,7 @@ STEMS = (
     "nvswitch", "not found", "no such", "could not", "of memory", "out_of_me", "check_",
     "time limit", "count reported", "gpus found,", "count changed", "blocked for more", "nvme nvme",
     "shared memory", "got 0 bytes", "double free", "does not exist", "not ready", "not mounted",
-    "device-side", "cuda init", "ib port is", "must match", "nccl warn", "gres.conf",
+    "device-side", ": f ", "cuda init", "ib port is", "must match", "nccl warn", "gres.conf",
 )  # fmt: skip
 FOREIGN = (
     "已杀死", "getötet", "убито", "強制終了", "processus arrêté", "processus tué", "段错误",

@@ -51,10 +51,10 @@ RULES = (
           "spot interruption"),
          r"due to preemption|job\w*[^\n]{0,40}\bpreempted|state=preempted|\bpreempted +(\d|job)|"
          "preempting job|spot (instance )?interruption", tier=DECISIVE,
-         unless=r"submitit[^\n]*sigusr|either the leader"),
+         unless=r"(?s)^(?!.*has not timed out).*submitit[^\n]*sigusr|either the leader"),
     Rule("slurm.requeue_limit", Kind.TIME_LIMIT, NONE, ("sigusr", "auto-requeue", "requeing job"),
          "(caught signal|received|got) (signal )?sigusr[12]|handling auto-requeue|requeing job",
-         tier=DECISIVE, unless="due to preemption"),
+         tier=DECISIVE, unless="due to preemption|has not timed out"),
     Rule("slurm.cancelled", Kind.CANCELLED, NONE,
          ("cancelled", "jobstate=cancelled", "due to job requeue", "force terminated job",
           "interrupt (one more", "request_kill_job rpc", "rpc_kill_job",
@@ -120,6 +120,8 @@ RULES = (
          "credential (expired|revoked|replayed|invalid)|(invalid|expired|rewound|"
          r"replayed) (job )?credential|munge[^\n]*(fail|error|cannot|not running|invalid)|"
          "protocol authentication error|clock skew", tier=HARD),
+    Rule("slurm.prolog_hung", Kind.HANG, SEV1, ("prolog", "epilog"),
+         r"(prolog|epilog) (is )?hung", tier=HARD),
     Rule("slurm.prolog", Kind.EXITED, SEV1,
          ("prolog", "epilog", "batch job complete failure", "launch failed requeued held",
           "requeued in held state", "launch failure limit", "requeued held",
@@ -128,9 +130,8 @@ RULES = (
           "requeued_in_held"),
          r"batch job complete failure|job env setup error|(prolog|epilog)[^\n]*(fail|error|"
          r"status|time(d |-)?out|"
-         "hung|unable|"
-         "exit code [1-9])|requeued[_ ](in[_ ])?held|launch failure limit|slurmd could not (execve|"
-         "set up|connect)|plugin stack initialization failed", tier=HARD),
+         "unable|exit code [1-9])|requeued[_ ](in[_ ])?held|launch failure limit|"
+         "slurmd could not (execve|set up|connect)|plugin stack initialization failed", tier=HARD),
     Rule("slurm.registration", Kind.CONFIGURATION, SEV1,
          ("low realmemory", "low real_memory", "low socket", "low cpu", "low tmpdisk",
           "low tmp disk", "count too low", "corespec differ", "bad core count",

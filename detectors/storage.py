@@ -19,7 +19,7 @@ FULL = (
 # What a store refuses for good; all else it may grant at the next try.
 DENIED = (
     r"\((accessdenied|nosuch(bucket|key)|invalidaccesskeyid|signaturedoesnotmatch|expiredtoken|"
-    r"40[134])\)"
+    r"40[134])\)|\b(object|bucket|blob|key) \S+ not found\b"
 )
 
 # fmt: off
@@ -29,7 +29,8 @@ RULES = (
                 r"no space left[^\n]*(/dev/shm|/torch_|shared memory)|/cgroup/[^\n]*no space left"),
     Rule("data.broken", Kind.STORAGE, SEV2,
          ("tarfile.readerror", "unidentifiedimageerror", "too long to download",
-          "arrowinvalid: parquet", "image file is truncated", "download failed:"),
+          "arrowinvalid: parquet", "image file is truncated", "download failed:",
+          "corrupted record at"),
          tier=Tier.PROCESS, recurs=True, unless="checkpoint"),
     Rule("nfs.slow", Kind.STORAGE, SEV3,
          ("nfs: server", "not responding, still trying", "not responding, timed out"),
@@ -84,7 +85,7 @@ RULES = (
          r"internalerror|reduce your request)|endpointconnectionerror|gcsfs[\w.]*error|"
          r"azure\.core\.exceptions|when calling the \w+ operation", blame=PEER, tier=Tier.PROCESS,
          unless=DENIED),
-    Rule("object.denied", Kind.CONFIGURATION, SEV2, ("when calling the",), DENIED,
+    Rule("object.denied", Kind.CONFIGURATION, SEV2, ("when calling the", " not found"), DENIED,
          tier=Tier.PROCESS, recurs=True),
     Rule("checkpoint.corrupt", Kind.CHECKPOINT, SEV2,
          ("pytorchstreamreader failed", "central directory", "invalid header or archive",
@@ -102,7 +103,7 @@ RULES = (
           "invalid magic number; corrupt file", "corrupt file", "could not read bytes",
           "failed locating file", "weights from pytorch checkpoint file",
           "is not a folder containing"),
-         tier=Tier.HARDWARE, recurs=True, unless="streamwriter"),
+         tier=Tier.HARDWARE, recurs=True, unless="streamwriter|corrupted record at"),
     Rule("checkpoint.damaged", Kind.CHECKPOINT, SEV2, ("corrupt", "truncated", "incomplete"),
          r"(checkpoint|ckpt|safetensors|weights|\.pth?\b|\.distcp|shard|archive)[^\n]*\b"
          r"(corrupt|truncated|incomplete)|(corrupt\w*|truncated|incomplete) (checkpoint|ckpt|"
