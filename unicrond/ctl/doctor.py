@@ -27,11 +27,11 @@ from db import migrate
 from db.engine import reading_engine
 from db.schema import REVISIONS
 from unicrond import __version__
-from unicrond.__main__ import foreign
 from unicrond.config import DEFAULT_PATH, Settings
 from unicrond.ctl.client import Answer, Client, settings_for
 from unicrond.ctl.show import AsJson, console, print_json, printable
 from unicrond.errors import BadInput, UnicronError
+from unicrond.packages import foreign
 from unicrond.slurm.command import SlurmCommand
 
 State = Literal["ok", "warning", "wrong"]
