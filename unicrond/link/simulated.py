@@ -9,10 +9,10 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 
 from transition.membership import assign
+from unicrond.link.simulatedagent import Agent, Job, beat_of, registration_of
 from unicrond.model.decision import Action, ActionKey, ActionKind, Outcome, OutcomeState
 from unicrond.model.events import (
     AgentBeat,
@@ -20,11 +20,10 @@ from unicrond.model.events import (
     AgentLeft,
     Event,
     OutcomeArrived,
-    Registration,
     SignalArrived,
 )
 from unicrond.model.incident import Signal, SignalKind
-from unicrond.model.run import Assignment, Phase, Run, Slot
+from unicrond.model.run import Assignment, Phase, Run
 
 LEASE_SECONDS = 5.0
 UNATTENDED_SECONDS = 60.0
@@ -34,58 +33,6 @@ STOP_SECONDS, START_SECONDS, SPAWN_SECONDS, DIAL_SECONDS = 0.2, 0.3, 1.0, 0.3
 HOLD_SECONDS = 0.05
 NEVER = float("inf")
 MASTER_PORT = 29500
-
-
-@dataclass(slots=True)
-class Agent:
-    run_id: int
-    node: str
-    agent: str
-    alive: bool = True
-    linked: bool = False  # to unicrond
-    phase: Phase = Phase.IDLE
-    generation: int = 0
-    stopped_generation: int = -1
-    assignment: Assignment | None = None
-    exit_code: int = 0
-    outcomes: dict[ActionKey, Outcome] = field(default_factory=dict)
-    spool: list[Event] = field(default_factory=list)
-    heard_by_peers: float = 0.0
-    left: dict[int, float] = field(default_factory=dict)  # generation -> when it was over here
-    living: dict[str, float] = field(default_factory=dict)  # member -> from when it takes orders
-    prepared: dict[str, float] = field(default_factory=dict)  # the same of those in no generation
-    waits_until: float = 0.0  # of those that live on in a generation that broke
-
-    def slots(self) -> list[Slot]:
-        """Of the members that live."""
-        held = self.assignment.slots if self.assignment else ()
-        return [slot for slot in held if slot.member in self.living]
-
-    def regrouping(self, now: float) -> tuple[int, ...]:
-        return tuple(slot.rank for slot in self.slots() if self.living[slot.member] <= now)
-
-    def waiting(self, now: float) -> tuple[str, ...]:
-        return tuple(member for member, ready in self.prepared.items() if ready <= now)
-
-    def end_ranks(self) -> None:
-        self.living.clear()
-        self.stopped_generation = max(self.stopped_generation, self.generation)
-
-
-@dataclass(slots=True)
-class Job:
-    """One start of one run: its wish, its agents, and what happens in it."""
-
-    wish: Run
-    steps: int  # train steps, one a second, until every rank ends with 0
-    elastic: bool = False  # its ranks can go over into a new generation
-    agents: dict[str, Agent] = field(default_factory=dict)
-    step: int = 0
-    broken_since: float | None = None
-    last_order: float = 0.0
-    unattended: int = 0
-    requeued: bool = False
-    over: bool = False
 
 
 class SimulatedAgents:
@@ -346,7 +293,8 @@ class SimulatedAgents:
                 self._outcome(agent, key, OutcomeState.DONE)
             return
         over = max(agent.generation, agent.stopped_generation)
-        living = self._living_in(job, agent, assignment)
+        ready = self.now + START_SECONDS + READY_SECONDS if job.elastic else NEVER
+        living = agent.living_in(assignment, self.now, ready)
         if assignment.generation <= over or living is None:
             if key is not None:
                 self._outcome(agent, key, OutcomeState.REFUSED)
@@ -361,20 +309,6 @@ class SimulatedAgents:
         self._beat_now(job, agent)
         if key is not None:
             self._outcome(agent, key, OutcomeState.DONE)
-
-    def _living_in(self, job: Job, agent: Agent, assignment: Assignment) -> dict[str, float] | None:
-        """Kept and new members of this node; None when one cannot be kept."""
-        ready = self.now + START_SECONDS + READY_SECONDS if job.elastic else NEVER
-        living = {}
-        for slot in (slot for slot in assignment.slots if slot.node == agent.node):
-            since = agent.living.get(slot.member, agent.prepared.get(slot.member))
-            if since is None and slot.member.rpartition(".")[0] == assignment.order:
-                living[slot.member] = ready
-            elif since is None or since > self.now:
-                return None
-            else:
-                living[slot.member] = since
-        return living
 
     def _started(self, job: Job, agent: Agent, assignment: Assignment) -> None:
         if agent.alive and agent.assignment is assignment and agent.phase is Phase.STARTING:
@@ -456,31 +390,8 @@ class SimulatedAgents:
         if agent.linked or not agent.alive or agent.node in far or not self.unicrond_up or job.over:
             return
         agent.linked = True
-        wish = job.wish
         self._events.append(
-            AgentJoined(
-                self.now,
-                Registration(
-                    wish.run_id,
-                    agent.node,
-                    agent.agent,
-                    wish.uid,
-                    wish.name,
-                    wish.weight,
-                    wish.min_nodes,
-                    wish.max_nodes,
-                    wish.ranks_per_node,
-                    wish.nodes,
-                    wish.restarts,
-                    agent.phase,
-                    agent.generation,
-                    agent.stopped_generation,
-                    agent.assignment,
-                    self.lease_seconds,
-                    regrouping=agent.regrouping(self.now),
-                    prepared=agent.waiting(self.now),
-                ),
-            )
+            AgentJoined(self.now, registration_of(job.wish, agent, self.now, self.lease_seconds))
         )
         self._events.extend(agent.spool)
         agent.spool.clear()
@@ -517,25 +428,7 @@ class SimulatedAgents:
             self._events.append(self._beat(job, agent))
 
     def _beat(self, job: Job, agent: Agent) -> AgentBeat:
-        heard = {
-            a.node: a.heard_by_peers
-            for a in job.agents.values()
-            if a is not agent and a.alive and self.linked_to_peers
-        }
-        return AgentBeat(
-            self.now,
-            job.wish.run_id,
-            agent.node,
-            agent.agent,
-            agent.phase,
-            agent.generation,
-            agent.stopped_generation,
-            job.step if agent.phase is Phase.RUNNING else -1,
-            peers_heard=heard,
-            assignment=agent.assignment,
-            regrouping=agent.regrouping(self.now),
-            prepared=agent.waiting(self.now),
-        )
+        return beat_of(job, agent, self.now, self.linked_to_peers)
 
     def _new_agent(self, job: Job, node: str) -> Agent:
         run_id = job.wish.run_id
