@@ -75,7 +75,7 @@ PREFILTER = Prefilter(
 HINT = re.compile(
     r"traceback \(most recent call last\):|[a-z0-9](?:error|exception|failure)\b *(?::|$)|"
     r"\bcore dumped\b|"
-    r"^\W*[ef]\d{4} \d\d:|\d: f \S+:\d+\]|\d\d:\d\d[,.]\d+ [efc] \d+ \d+\]|"
+    r"^\W*[ef]\d{4} \d\d:|\d: [ef] \S+:\d+\]|\d\d:\d\d[,.]\d+ [efc] \d+ \d+\]|"
     r"\[[ef]\d{3,4} \d\d:|(?:^|: |\] ?)(?:error|fatal|critical|panic)\b|"
     r"(?:unknown|application|unhandled|uncaught)[\w ]* exception|"
     r"[\[|( ](?:error|fatal|critical)[\])|: ]|\bhas failed\b|\bfailed (?:to|with|because|due|:)|"

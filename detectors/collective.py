@@ -71,7 +71,8 @@ RULES = (
                                                                    r"keep alive watchdog"),
     Rule("collective.queue", Kind.HANG, SEV2,
          ("no available block found", "tensors were submitted to be reduced", "stalled ranks",
-          "stalled ops"), blame=PEER, tier=TIMEOUT),
+          "stalled ops", "not all of them arrived", "to join the rendezvous"), blame=PEER,
+         tier=TIMEOUT),
     Rule("node.dead", Kind.LOST, SEV1,
          ("node it was running on is dead", "node has crashed", "its node has died",
           "has been marked dead because the", "nodediederror"),
@@ -103,14 +104,14 @@ RULES = (
           "pair was closed", "peer closed", "failed to get exception from", "leader task",
           "another task died", "coordination service",
           "barriererror", "unhealthy task", "horovod has been shut",
-          "deadline_exceeded: barrier"),
+          "deadline_exceeded: barrier", "deadline_exceeded: deadline"),
          "should dump|horovod has been shut down|dump flag|got 0 bytes|sendbytes failed|"
          "recv(vector|value) failed|"
          "rendezvous(closed|connection|gracefulexit)error|rendezvous (is )?closed|"
          "server has shut down|diststoreerror: (?!timed)|"
          "distnetworkerror: (?!.*(failed to (listen|bind)|timed out))|c10d store has failed|"
          "pair was closed|leader task|another task died|coordination service|store is closed|"
-         "deadline_exceeded: barrier", blame=PEER, tier=VICTIM,
+         "deadline_exceeded: (barrier|deadline)", blame=PEER, tier=VICTIM,
          unless="failed to retrieve preemption notice"),
     # To set a communicator up, each rank waits for what another one is to publish.
     Rule("collective.set_up", Kind.NCCL_TIMEOUT, SEV3, ("store->get",),

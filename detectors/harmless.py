@@ -13,7 +13,7 @@ from detectors.verdict import Blame
 ANSI = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b\][^\x07]*\x07|(?<!\x1b)\[(?:\d{1,2};)*\d{1,2}m")
 LEVEL = re.compile(
     r"^.{0,100}?(?:^|[\s\[(|<:'\"-])(?:info|debug|trace|notice|verbose)(?:[\s\])|>:'\",-]|$)"
-    r"|^\W*i\d{4} \d\d:|\[i\d{3,4} \d\d:"
+    r"|^\W*i\d{4} \d\d:|^[\d: .-]{8,40}: i \S+:\d+\]|\[i\d{3,4} \d\d:"
 )
 KEPT_AT_ANY_LEVEL = re.compile(
     r"blocked for more than|rcu|xid|oom|killed|lockup|loss is nan|nvrm|cancelled|signal sigusr|"

@@ -143,6 +143,8 @@ RULES = (
          r"fatal)|compilationerror|nvrtc[^\n]*error|outofresources|loweringexception|"
          "error building extension|subprocess-exited-with-error|nvcc fatal",
          tier=SYMPTOM, recurs=True),
+    Rule("program.check", Kind.SOFTWARE, SEV2, ("check failed:",), r"\bcheck failed: \S",
+         tier=Tier.SYMPTOM, unless="health check failed|internal assert"),
     Rule("program.crash", Kind.EXITED, SEV2,
          ("segmentation fault", "sigsegv", "double free", "corrupted", "free(): invalid",
           "malloc(): ", "munmap_chunk", "stack smashing", "illegal instruction",
