@@ -18,8 +18,10 @@ from unicrond.ctl.doctor import doctor
 from unicrond.ctl.mode import mode
 from unicrond.ctl.plan import plan
 from unicrond.ctl.reliability import reliability
+from unicrond.ctl.report import report
 from unicrond.ctl.simulate import simulate
 from unicrond.ctl.status import status
+from unicrond.ctl.trust import pause, trust, unpause
 from unicrond.ctl.why import why
 from unicrond.errors import BadInput, UnicronError
 
@@ -60,6 +62,7 @@ def options(
 COMMANDS = (
     status, lists.runs, lists.incidents, why, mode, lists.nodes, lists.allocations, lists.detectors,
     classify, diagnose, plan, simulate, reliability, doctor, completion,
+    report, trust, pause, unpause,
 )  # fmt: skip
 for command in COMMANDS:
     app.command()(command)
