@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from conftest import Served, Sight
 from filled import HOSTILE, LARGE, SMALL, end_a_run
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 pytestmark = pytest.mark.browser
 
@@ -134,6 +134,31 @@ def test_the_theme_is_chosen_and_remembered(small: Served, see: See) -> None:
     assert light != dark
     page.reload()
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == dark
+
+
+def test_who_is_asked_for_a_token_gives_it_once_and_it_is_in_no_address(
+    small: Served, see: See
+) -> None:
+    sight = see(small)
+    page = sight.page
+
+    def knows(route: Route) -> None:
+        given = dict(route.request.headers)
+        if given.pop("authorization", "") == "Bearer good":
+            route.continue_(headers=given)
+        else:
+            route.fulfill(status=401, json={"code": "unauthenticated", "message": "who are you?"})
+
+    page.route("**/v1/**", knows)
+    page.goto(f"{small.url}/#cluster")
+    expect(page.locator("#login")).to_be_visible()
+    page.locator("#token").fill("SLURM_JWT=good")
+    page.keyboard.press("Enter")
+    assert figures(page)["runs"] == str(SMALL.runs)
+    expect(page.locator("#trouble")).to_be_hidden()
+    page.reload()
+    assert figures(page)["runs"] == str(SMALL.runs)
+    assert not any("good" in url for url in sight.asked)
 
 
 def test_an_api_that_is_gone_is_told_and_what_was_known_stays(mortal: Served, see: See) -> None:

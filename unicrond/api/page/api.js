@@ -10,12 +10,20 @@ export class ApiError extends Error {
   }
 }
 
+// For a server that asks who we are; kept while this tab is open.
+export const token = {
+  get: () => sessionStorage.getItem("token"),
+  set: (words) => sessionStorage.setItem("token", words),
+};
+
+const headers = () => (token.get() ? { authorization: `Bearer ${token.get()}` } : {});
+
 export async function get(path, parameters = {}) {
   const query = new URLSearchParams(parameters).toString();
   let response;
   try {
     response = await fetch(`v1${path}${query ? `?${query}` : ""}`, {
-      headers: { accept: "application/json" },
+      headers: headers(),
       signal: AbortSignal.timeout(15_000),
     });
   } catch {
@@ -24,6 +32,22 @@ export async function get(path, parameters = {}) {
   const body = await response.json().catch(() => null);
   if (!response.ok) throw new ApiError(response.status, body?.message ?? response.statusText);
   return body;
+}
+
+// Calls `changed` whenever the API tells of a change, until the stream ends. Not an EventSource,
+// which could not say who asks.
+export async function listen(changed, signal) {
+  const response = await fetch("v1/events", { headers: headers(), signal });
+  if (!response.ok) throw new ApiError(response.status, response.statusText);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const told = (rest + value).split("\n\n");
+    rest = told.pop();
+    if (told.some((event) => event.includes("event: changed"))) changed();
+  }
 }
 
 // Every page of a list.

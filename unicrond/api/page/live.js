@@ -1,6 +1,6 @@
 // What the API says now: asked when its events tell of a change, and now and then in any case.
 
-import { all, get, maybe } from "./api.js";
+import { all, get, listen, maybe } from "./api.js";
 
 const WATCHED_MS = 10_000; // while events come
 const ALONE_MS = 2_000; // while none do
@@ -13,7 +13,7 @@ export class Live {
     this.slow = -Infinity;
     this.state = {
       health: null, runs: [], incidents: [], nodes: [], allocations: [], plan: null,
-      loaded: false, trouble: "",
+      loaded: false, trouble: "", stranger: false,
     };
   }
 
@@ -24,12 +24,17 @@ export class Live {
 
   // A page that nobody sees asks nothing.
   wake() {
-    this.events?.close();
+    this.hearing?.abort();
     clearTimeout(this.timer);
-    if (document.hidden) return;
-    this.events = new EventSource("v1/events");
-    this.events.addEventListener("changed", () => this.soon(BETWEEN_MS));
-    this.soon(0);
+    this.timer = null;
+    if (!document.hidden) this.soon(0);
+  }
+
+  async hear() {
+    const hearing = (this.hearing = new AbortController());
+    this.watched = true;
+    await listen(() => this.soon(BETWEEN_MS), hearing.signal).catch(() => {});
+    if (this.hearing === hearing) this.watched = false;
   }
 
   soon(milliseconds) {
@@ -47,8 +52,8 @@ export class Live {
     this.busy = false;
     if (document.hidden) return;
     this.changed(this.state);
-    const watched = this.events.readyState === EventSource.OPEN && !this.state.trouble;
-    this.soon(watched ? WATCHED_MS : ALONE_MS);
+    if (!this.watched && !this.state.trouble) this.hear();
+    this.soon(this.watched && !this.state.trouble ? WATCHED_MS : ALONE_MS);
   }
 
   async ask() {
@@ -61,12 +66,13 @@ export class Live {
       const slow = performance.now() - this.slow > SLOW_MS;
       if (slow) asked.push(all("/nodes"), all("/allocations"), maybe(get("/plan")));
       const [health, runs, incidents, ...rest] = await Promise.all(asked);
-      Object.assign(this.state, { health, runs, incidents, loaded: true, trouble: "" });
+      Object.assign(this.state, { health, runs, incidents, loaded: true, trouble: "", stranger: false });
       if (!slow) return;
       [this.state.nodes, this.state.allocations, this.state.plan] = rest;
       this.slow = performance.now();
     } catch (error) {
       this.state.trouble = error.message;
+      this.state.stranger = error.status === 401;
       this.slow = -Infinity;
     }
   }

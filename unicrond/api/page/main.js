@@ -1,7 +1,7 @@
 // The page: what is asked, which view is seen, and the keys.
 
 import { describe, STATES, WORDS } from "./cluster.js";
-import { all } from "./api.js";
+import { all, token } from "./api.js";
 import { cards, newest, planCard } from "./decisions.js";
 import { ago, h, number } from "./dom.js";
 import { Live } from "./live.js";
@@ -39,7 +39,7 @@ function route() {
 
 function show(view) {
   if (view === page.view) return;
-  Object.assign(page, { view, words: "", everything: false, past: null });
+  Object.assign(page, { view, words: "", everything: false, past: null, refusal: "" });
   for (const link of at("views").children)
     link.toggleAttribute("aria-current", link.hash === `#${view}`);
   map.find("");
@@ -123,7 +123,7 @@ const fills = {
   usage: () => (page.usage ? account(page.usage, open) : waiting()),
 };
 
-const waiting = () => h("p", { class: "empty" }, "…");
+const waiting = () => h("p", { class: "empty" }, page.refusal || "…");
 
 // What only one view needs is asked while it is seen.
 async function more() {
@@ -132,7 +132,10 @@ async function more() {
   const asked = ASKED[view];
   if (!asked) return;
   if (!document.hidden) {
-    page[asked.into] = await asked.ask().catch(() => page[asked.into]);
+    page[asked.into] = await asked.ask().catch((error) => {
+      page.refusal = error.message;
+      return page[asked.into];
+    });
     if (view !== page.view) return;
     refresh(live.state);
   }
@@ -163,7 +166,8 @@ function swap(box, content) {
   if (key) box.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus();
 }
 
-function header({ health, trouble, loaded }) {
+function header({ health, trouble, loaded, stranger }) {
+  if (stranger && !at("login").open) at("login").showModal();
   at("trouble").hidden = !trouble;
   at("trouble").textContent = loaded && trouble ? `${trouble}: what is shown may be old` : trouble;
   document.body.classList.toggle("stale", Boolean(trouble));
@@ -231,7 +235,8 @@ const KEYS = {
 
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && story.subject) location.hash = page.view;
-  const typing = event.target.matches("input, textarea, select") || at("help").open;
+  const typing =
+    event.target.matches("input, textarea, select") || at("help").open || at("login").open;
   if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
   const view = Object.keys(VIEWS)[Number(event.key) - 1];
   if (view) location.hash = view;
@@ -243,6 +248,11 @@ document.addEventListener("keydown", (event) => {
 at("views").append(...Object.entries(VIEWS).map(([name, title]) =>
   h("a", { href: `#${name}` }, title, " ", h("b", {}))));
 at("theme").addEventListener("click", nextTheme);
+at("login").addEventListener("close", () => {
+  token.set(at("token").value.trim().replace(/^SLURM_JWT=/, ""));
+  at("token").value = "";
+  live.wake();
+});
 at("help-button").addEventListener("click", KEYS["?"]);
 addEventListener("hashchange", route);
 theme(localStorage.getItem("theme") ?? "");
