@@ -2,6 +2,7 @@
 
 objective   what a division is worth: WAF over the time it lasts, less the price of the change
 allocator   the exact best division of one pool
+accounts    the same under limits by Slurm account
 pools       the best division of all pools: exact where they are separate
 program     several pools and limits by account, by integer programming with a proven gap
 choice      of these: who goes into which pool, by moves and swaps, and a bound by whole pools
