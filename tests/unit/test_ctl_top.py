@@ -62,6 +62,8 @@ def test_runs_are_watched_their_story_is_told_and_silence_is_said() -> None:
             await app.workers.wait_for_complete()
             await pilot.pause()
             assert "n2 is [b]silent" in words(app, "story")
+            await pilot.press("r")  # what is behind the story is asked for too
+            await app.workers.wait_for_complete()
             await pilot.press("escape")
             client.silent = True
             await pilot.press("r")

@@ -43,10 +43,11 @@ class Top(App[None]):
         self._client, self._seconds = client, seconds
 
     def compose(self) -> ComposeResult:
-        yield Static("asking unicrond …", id="summary")
-        yield _table("runs", "Runs", RUNS_USUAL)
-        yield _table("incidents", "Open incidents", INCIDENTS_USUAL)
-        yield Footer()
+        # Held, since they are filled while a story is before them too.
+        self._summary = Static("asking unicrond …", id="summary")
+        self._runs = _table("runs", "Runs", RUNS_USUAL)
+        self._incidents = _table("incidents", "Open incidents", INCIDENTS_USUAL)
+        yield from (self._summary, self._runs, self._incidents, Footer())
 
     def on_mount(self) -> None:
         self.action_look()
@@ -63,20 +64,15 @@ class Top(App[None]):
                 "allocations": self._client.items("/allocations"),
             }
         except UnicronError as error:
-            self.call_from_thread(self._say, Text(str(error), style="bold red"))
+            self.call_from_thread(self._summary.update, Text(str(error), style="bold red"))
         else:
             self.call_from_thread(self._show, found)
 
-    def _say(self, words: Text) -> None:
-        self.query_one("#summary", Static).update(words)
-
     def _show(self, found: Answers) -> None:
         lines = summary(found["health"], found["nodes"], found["allocations"])
-        self._say(Text("\n").join(lines))
-        _fill(self.query_one("#runs", DataTable), found["runs"], RUNS, RUNS_USUAL)
-        _fill(
-            self.query_one("#incidents", DataTable), found["incidents"], INCIDENTS, INCIDENTS_USUAL
-        )
+        self._summary.update(Text("\n").join(lines))
+        _fill(self._runs, found["runs"], RUNS, RUNS_USUAL)
+        _fill(self._incidents, found["incidents"], INCIDENTS, INCIDENTS_USUAL)
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         subject = event.row_key.value
@@ -90,10 +86,10 @@ class Story(Screen[None]):
     def __init__(self, client: Client, subject: str) -> None:
         super().__init__()
         self._client, self._subject = client, subject
+        self._told = Static("…", id="story")
 
     def compose(self) -> ComposeResult:
-        with VerticalScroll():
-            yield Static("…", id="story")
+        yield VerticalScroll(self._told)
         yield Footer()
 
     def on_mount(self) -> None:
@@ -107,7 +103,7 @@ class Story(Screen[None]):
             words = Text("\n").join([head, *story(answer["lines"], console())])
         except UnicronError as error:
             words = Text(str(error), style="bold red")
-        self.app.call_from_thread(self.query_one("#story", Static).update, words)
+        self.app.call_from_thread(self._told.update, words)
 
 
 def _table(name: str, title: str, columns: tuple[str, ...]) -> DataTable[Text]:
