@@ -24,9 +24,10 @@ RULES = (
     Rule("hccl.memory", Kind.GPU_OOM, SEV2, ("el0004", "ei0007", "ei0011"),
          r"\b(el0004|ei0007|ei0011): ", recurs=True),
     Rule("rocm.page_fault", Kind.ILLEGAL_ACCESS, SEV2, ("amdgpu",), r"amdgpu[^\n]*page fault"),
-    Rule("rocm.driver", Kind.GPU_DRIVER, SEV1, ("amdgpu", "hw exception by gpu"),
-         r"hw exception by gpu|amdgpu[^\n]*(gpu reset|ring \S+ timeout|hang|failed to|fatal|"
-         r"smu:|device lost|wedged)",
+    Rule("rocm.driver", Kind.GPU_DRIVER, SEV1, ("amdgpu", "radeon", "hw exception by gpu"),
+         r"hw exception by gpu|(amdgpu|radeon)\b[^\n]*(gpu reset|ring \S+ timeout|hang|failed to|"
+         r"fatal|smu:(?! driver| is init)|device lost|wedged|\*error\*|test failed|timed ?out|"
+         r"soft_reset=0x(?!0+\b))",
          tier=Tier.HARDWARE),
     Rule("rocm.ecc", Kind.ECC, SEV1, ("amdgpu", "ras"),
          r"amdgpu[^\n]*(uncorrectable|ras error|bad page)", tier=Tier.DECISIVE),

@@ -31,7 +31,8 @@ RULES = (
           "check_hw_physmem", "check_hw_mcelog", "memory errors  "), tier=HARD),
     Rule("memory.corrected", Kind.HOST_MEMORY, NONE,
          ("edac", "[hardware error]", "mce:", "corrected", "this is not a software error"),
-         r"edac [^\n]*\bce\b|event severity: corrected|(?<!un)corrected[ _](read |write )?error(, no action|$| bank|, n_)|"
+         r"edac [^\n]*\bce\b|event severity: corrected|"
+         r"(?<!un)corrected[ _](read |write )?error(, no action|$| bank|, n_)|"
          "patrol scrub corrected|"
          "corrected (memory|hardware|machine check) error|machine check events logged|"
          "has been corrected by h/w", tier=Tier.HINT),

@@ -43,7 +43,8 @@ RULES = (
     Rule("port.absent", Kind.PORT_DOWN, SEV1,
          ("sys files not found", "no ib devices", "no infiniband devices", "no rdma devices",
           "no hca found"), tier=HARD),
-    Rule("port.driver", Kind.NETWORK, SEV1, ("mlx5_core", "mlx4_core", "bnxt_en"),
+    Rule("port.driver", Kind.NETWORK, SEV1, ("mlx5_core", "mlx4_core", "bnxt_en", "infiniband "),
+         r"\binfiniband \w+_\d+: failed to|"
          r"(mlx\d_core|bnxt_en)\b[^\n]*(load_one failed|probe [^\n]*failed|"
          "failed to (load|initialize))", tier=HARD),
     Rule("net.resolve", Kind.NETWORK, SEV3,
