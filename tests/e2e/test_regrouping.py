@@ -139,3 +139,40 @@ def test_a_dead_agent_is_replaced_while_the_other_ranks_wait_for_it(stage: Stage
         name for name, (node, _) in before.items() if node != lost
     }
     training.heals()
+
+
+def test_a_halted_rank_is_replaced_and_those_that_waited_for_it_keep_their_processes(
+    stage: Stage,
+) -> None:
+    training = regrouping(stage, ranks_per_node=2)
+    before = members(stage)
+    halted = stage.lab.fault("stop-rank", job=str(training.job), rank=2)
+    back(training, 6, halted.wall_seconds, "SIGSTOP of one of six ranks, replaced")
+    after = members(stage)
+    kept = {name: place for name, place in after.items() if name in before}
+    assert len(after) == 6 and len(kept) == 5
+    assert kept == {name: before[name] for name in kept}, "the same processes"
+    assert training.heals()["kind"] == "task hang"
+
+
+def test_a_node_that_is_cut_off_for_less_than_its_lease_loses_no_process(stage: Stage) -> None:
+    training = regrouping(stage, "--min-nodes=2", ranks_per_node=1)
+    before = members(stage)
+    cut = stage.lab.fault("cut-link", node=training.nodes()[1]).wall_seconds
+    training.until("its loss is noticed", training.incidents)
+    stage.lab.fault("restore-link", node=training.nodes()[1])
+    back(training, 3, cut, "a link that is cut for a few seconds")
+    assert members(stage) == before
+    training.heals()
+
+
+def test_unicrond_killed_while_survivors_wait_goes_on_with_it(stage: Stage) -> None:
+    training = regrouping(stage, "--min-nodes=2", ranks_per_node=1)
+    before = members(stage)
+    lost = training.nodes()[2]
+    off = stage.lab.fault("power-off", node=lost).wall_seconds
+    training.until("ranks are held", lambda: "hold_ranks" in training.kinds())
+    stage.lab.fault("kill-unicrond")
+    back(training, 2, off, "power-off, and SIGKILL of unicrond while the lease runs out")
+    assert members(stage) == {name: place for name, place in before.items() if place[0] != lost}
+    training.heals()
