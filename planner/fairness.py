@@ -6,17 +6,19 @@ workers its turn begins: it keeps that floor for `turn`, then competes by its we
 
 So a run waits at most  patience + turn x (runs that waited longer when its patience ended)  plus
 what it takes to carry plans out, provided that its smallest size fits beside the floors that are
-not turns, and that plans are made again when a turn or a patience ends.
+not turns and within its account's ceiling, and that plans are made again when a turn or a patience
+ends. Where the account is guaranteed workers a turn of its run comes out of these first.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.objective import Claim, Problem
+from planner.objective import Claim, Limits, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +45,48 @@ class Wait:
 def with_turns(problem: Problem, waits: Mapping[int, Wait], patience_seconds: float) -> Problem:
     """The problem with the floors that turns call for. Runs that may use several pools are counted
     where they are."""
-    left = {name: pool.workers for name, pool in problem.pools.items()}
-    for claim in problem.claims:
-        left[claim.pool] -= claim.floor
-    room, floors = dict(left), dict[int, int]()
+    books = _Books(problem)
+    room, floors = dict(books.left), dict[int, int]()
     turns, queue = _in_turn(problem, waits), _waiting(problem, waits, patience_seconds)
     for claim in (*turns, *queue):
         floor = max(claim.floor, smallest(claim))
         more = floor - claim.floor
-        if more <= left[claim.pool]:
-            left[claim.pool] -= more
+        cost = books.cost(claim, more)
+        if cost is None:
+            continue
+        if cost <= books.left[claim.pool]:
+            books.take(claim, more)
             floors[claim.run_id] = floor
-        elif more <= room[claim.pool]:
-            left[claim.pool] = 0  # nobody overtakes it
+        elif cost <= room[claim.pool]:
+            books.left[claim.pool] = 0  # nobody overtakes it
     claims = (replace(c, floor=floors.get(c.run_id, c.floor)) for c in problem.claims)
     return replace(problem, claims=tuple(claims))
+
+
+class _Books:
+    """Workers of each pool that no floor takes, and those that each account's floors take."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.left = {name: pool.workers for name, pool in problem.pools.items()}
+        self._limits = problem.accounts
+        self._taken = Counter[str]()
+        homes = {claim.account: claim.pool for claim in problem.claims}
+        for name, limits in self._limits.items():
+            if name in homes:
+                self.left[homes[name]] -= limits.floor
+        for claim in problem.claims:
+            self.take(claim, claim.floor)
+
+    def cost(self, claim: Claim, more: int) -> int | None:
+        """What a floor that is higher by so much takes from the pool; None: past a ceiling."""
+        limits, taken = self._limits.get(claim.account, Limits()), self._taken[claim.account]
+        if limits.ceiling is not None and taken + more > limits.ceiling:
+            return None
+        return max(0, more - limits.beside(taken).floor)
+
+    def take(self, claim: Claim, more: int) -> None:
+        self.left[claim.pool] -= self.cost(claim, more) or 0
+        self._taken[claim.account] += more
 
 
 def smallest(claim: Claim) -> int:

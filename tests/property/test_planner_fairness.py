@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from plannerworld import claim, cluster, sizes, table
 
 from planner.fairness import Wait, smallest, with_turns
-from planner.objective import Claim, Problem, Transition
+from planner.objective import Claim, Limits, Problem, Transition
 from planner.pools import solve
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -149,3 +149,32 @@ def test_a_plan_that_noise_cannot_better_stays(seed: int) -> None:
         for c in equal
     ]
     assert sizes(solve(cluster(*noisy, workers=WORKERS, noise=2 * NOISE / (1 + NOISE)))) == [4] * 3
+
+
+def test_a_turn_keeps_to_the_ceiling_of_the_account_and_comes_out_of_its_floor() -> None:
+    light = claim(1, 0, table(least=3), weight=1e-3, account="a")
+    heavy = claim(2, 0, table(power=1.0), weight=1e3, account="b")
+    waits = {1: Wait(PATIENCE)}
+
+    def under(**limits: Limits) -> list[int]:
+        problem = cluster(light, heavy, workers=10, accounts=limits)
+        return sizes(solve(with_turns(problem, waits, PATIENCE)))
+
+    assert under() == [3, 7]
+    assert under(a=Limits(ceiling=2)) == [0, 10], "no turn that its account may not have"
+    assert under(a=Limits(floor=4)) == [4, 6]
+    assert under(b=Limits(floor=8)) == [0, 10], "no turn that others' guarantees leave no room for"
+
+
+@given(SEEDS)
+def test_turns_under_limits_by_account_leave_a_division(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    names = rng.choice(["a", "b"], 5)
+    claims = tuple(replace(c, account=str(names[c.run_id])) for c in any_runs(rng))
+    limits = {"a": Limits(0, int(rng.integers(0, 9))), "b": Limits(0, int(rng.integers(0, 9)))}
+    waits = {c.run_id: Wait(float(rng.uniform(0, 3 * PATIENCE))) for c in claims}
+    problem = with_turns(cluster(*claims, workers=WORKERS, accounts=limits), waits, PATIENCE)
+    for name, limit in limits.items():
+        used = sum(c.floor for c in problem.claims if c.account == name)
+        assert limit.ceiling is not None and used <= limit.ceiling
+    solve(problem)

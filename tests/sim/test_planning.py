@@ -17,6 +17,8 @@ from db.codec import dumps, loads
 from db.knowledge import Knowledge, Learned
 from db.queries import Queries
 from db.store import SqlStore, open_store
+from planner.answer import next_answers
+from planner.question import parse
 from unicrond.model.events import ShareSet
 from unicrond.model.run import RunState
 from unicrond.planning.client import recorded
@@ -162,6 +164,20 @@ def test_a_node_that_returns_and_a_run_that_ends_call_for_a_plan(
     world.slurm.restore("n6")
     world.pass_seconds(10)
     assert Cause.NODE_RETURNED in {cause for cause, _ in planner.plans}
+
+
+def test_the_loss_of_a_switch_is_among_the_next_events_where_slurm_tells_its_topology(
+    world: World, queries: Queries
+) -> None:
+    world.nodes(8, on_first_switch=5)
+    planner = beside(world, queries)
+    job = world.submit(6, min_nodes=1)
+    all_run(world, job)
+    question = planner.last(Cause.RUN_STARTED)["questions"]["unlimited"]
+    switches = {node["name"]: node["switch"] for node in question["nodes"]}
+    assert switches == {f"n{i}": "s1" if i <= 5 else "s2" for i in range(1, 9)}
+    found = {entry["event"]: entry for entry in next_answers(parse(json.dumps(question)))}
+    assert found["switch s1 is lost"]["sizes"] == {str(job): 3}, "one node left, two free ones"
 
 
 def test_a_run_that_is_worth_more_or_guaranteed_more_gets_another_plan(
