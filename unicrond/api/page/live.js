@@ -5,7 +5,7 @@ import { all, get, listen, maybe } from "./api.js";
 const WATCHED_MS = 10_000; // while events come
 const ALONE_MS = 2_000; // while none do
 const BETWEEN_MS = 1_000; // two looks
-const SLOW_MS = 5_000; // between two looks at what is large
+const SLOW_MS = 10_000; // between two looks at what is large
 
 export class Live {
   constructor(changed) {
@@ -39,6 +39,7 @@ export class Live {
 
   soon(milliseconds) {
     const due = performance.now() + milliseconds;
+    this.missed ||= this.busy;
     if (this.busy || (this.timer && this.due <= due)) return;
     clearTimeout(this.timer);
     this.due = due;
@@ -48,12 +49,14 @@ export class Live {
   async look() {
     this.timer = null;
     this.busy = true;
+    this.missed = false;
     await this.ask();
     this.busy = false;
     if (document.hidden) return;
     this.changed(this.state);
     if (!this.watched && !this.state.trouble) this.hear();
-    this.soon(this.watched && !this.state.trouble ? WATCHED_MS : ALONE_MS);
+    if (this.missed) this.soon(BETWEEN_MS);
+    else this.soon(this.watched && !this.state.trouble ? WATCHED_MS : ALONE_MS);
   }
 
   async ask() {

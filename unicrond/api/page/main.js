@@ -1,7 +1,7 @@
 // The page: what is asked, which view is seen, and the keys.
 
 import { describe, STATES, WORDS } from "./cluster.js";
-import { all, token } from "./api.js";
+import { get, token } from "./api.js";
 import { cards, newest, planCard } from "./decisions.js";
 import { ago, h, number } from "./dom.js";
 import { Live } from "./live.js";
@@ -144,7 +144,9 @@ async function more() {
 }
 
 async function past() {
-  page.past = page.everything ? await all(`/${page.view}`).catch(() => null) : null;
+  const { view } = page;
+  const found = page.everything && (await get(`/${view}`, { limit: 1000 }).catch(() => null));
+  if (view === page.view) page.past = found ? found.items : null;
 }
 
 function refresh(state) {
