@@ -46,13 +46,19 @@ def up(
     name: Name = "lab",
     nodes: Annotated[int, typer.Option(help="How many nodes.")] = 6,
     gpus: Annotated[int, typer.Option(help="GPUs a node, as Slurm counts them.")] = 8,
+    switch: Annotated[
+        int, typer.Option(help="Nodes on each switch of Slurm's topology; 0: none is told.")
+    ] = 0,
     unicrond: Annotated[bool, typer.Option(help="Start unicrond on the head.")] = True,
     config: Annotated[Path | None, typer.Option(help="unicron.toml to use in the lab.")] = None,
 ) -> None:
     """Make a lab; what an interrupted `up` of that name left is removed first."""
     with _plain_errors():
         toml = _read(config) if config is not None else None
-        spec = LabSpec(nodes=nodes, gpus_per_node=gpus, unicrond=unicrond, unicron_toml=toml)
+        spec = LabSpec(
+            nodes=nodes, gpus_per_node=gpus, nodes_per_switch=switch, unicrond=unicrond,
+            unicron_toml=toml,
+        )  # fmt: skip
         with errors.status(f"lab {name}") as spinner:
             Lab(name).up(spec, tell=lambda text: spinner.update(f"lab {name}: {text}"))
         named = "" if name == "lab" else f" --name {name}"

@@ -6,7 +6,15 @@ from pathlib import Path
 import pytest
 
 from lab import LabError, LabSpec
-from lab.configuration import agent_conf, cgroup_conf, gres_conf, hosts, passwd, slurm_conf
+from lab.configuration import (
+    agent_conf,
+    cgroup_conf,
+    gres_conf,
+    hosts,
+    passwd,
+    slurm_conf,
+    topology_conf,
+)
 from lab.faults import FAULTS, Place, Target, inject
 from lab.install import install
 from lab.layout import LabPaths
@@ -48,6 +56,16 @@ def test_every_node_has_an_address_in_slurm_and_in_hosts() -> None:
 )
 def test_gpus_are_device_files_of_the_lab(nodes: int, gpus: int, line: str) -> None:
     assert gres_conf(LabSpec(nodes=nodes, gpus_per_node=gpus), PATHS) == line
+
+
+def test_nodes_hang_on_switches_where_some_are_wanted() -> None:
+    spec = LabSpec(nodes=3, nodes_per_switch=2)
+    assert "TopologyPlugin=topology/tree\n" in slurm_conf(spec)
+    assert topology_conf(spec) == (
+        "SwitchName=s1 Nodes=n1,n2\nSwitchName=s2 Nodes=n3\nSwitchName=top Switches=s[1-2]\n"
+    )
+    assert topology_conf(LabSpec()) == ""
+    assert "Topology" not in slurm_conf(LabSpec())
 
 
 def test_cgroups_are_disabled_where_slurm_knows_how() -> None:
