@@ -53,6 +53,7 @@ class Choice:
     shunned: tuple[str, ...]
     reason: str
     alternatives: tuple[Alternative, ...]
+    later: tuple[str, ...] = ()  # good nodes that follow, as their ranks need new processes
 
     @property
     def name(self) -> str:
@@ -84,7 +85,7 @@ def choose(run: Run, trouble: Trouble, restarts_allowed: int) -> Choice:
             f"{run.min_nodes}: requeueing it"
         )
     weighed = _weighed(step, nodes, before, run, len(kept))
-    return Choice(step, nodes, kept, shunned, reason, weighed)
+    return Choice(step, nodes, kept, shunned, reason, weighed, later)
 
 
 def _why_it_ends(trouble: Trouble, fruitless: int) -> str:
@@ -123,7 +124,7 @@ def follow_later(run: Run, trouble: Trouble, nodes: tuple[str, ...]) -> tuple[st
     whole = {n for n in nodes if all((n, k) in kept for k in range(run.ranks_per_node))}
     if len(whole) < max(1, run.min_nodes):
         return ()
-    return tuple(n for n in nodes if n not in whole and n not in trouble.dead_agents)
+    return tuple(n for n in nodes if n not in whole)
 
 
 def _has_ranks(run: Run, node: str) -> bool:

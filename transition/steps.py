@@ -27,7 +27,7 @@ class Step:
 
 
 def unstopped(run: Run, healing: Healing) -> list[str]:
-    """Agents that are heard, and nodes of the next generation."""
+    """Agents that are heard or are being started again, and nodes of the next generation."""
     return [n for n in _at_hand(run, healing) if not is_stopped(run.agents.get(n), run)]
 
 
@@ -55,7 +55,7 @@ def is_stopped(view: AgentView | None, run: Run) -> bool:
 def _at_hand(run: Run, healing: Healing) -> list[str]:
     connected = {node for node, view in run.agents.items() if view.connected}
     apart = {*healing.lost, *healing.hidden, *healing.joining}
-    return sorted((connected | set(healing.nodes)) - apart)
+    return sorted({*connected, *healing.nodes, *healing.spawning} - apart)
 
 
 def _connected(view: AgentView | None) -> bool:

@@ -102,6 +102,18 @@ def test_a_dead_agent_is_replaced_while_the_others_wait_for_it(world: World) -> 
     assert len(world.run(job).assignment.nodes) == 3
 
 
+def test_where_it_may_shrink_a_dead_agents_ranks_are_proved_gone_and_its_node_follows(
+    world: World,
+) -> None:
+    job = elastic(world, min_nodes=2)
+    world.agents.kill_agent(job, "n2")
+    goes_on(world, job)
+    assert world.run(job).assignment.nodes == ("n1", "n3")
+    assert world.run(job).agents["n2"].stopped_generation == 1
+    goes_on(world, job, 3)
+    assert world.run(job).assignment.nodes == ("n1", "n3", "n2")
+
+
 def test_a_script_that_takes_no_orders_is_restarted_as_ever(world: World) -> None:
     job = elastic(world, elastic=False)
     world.agents.kill_rank(job, "n2", REFUSED, signal=None, code=1)

@@ -35,7 +35,7 @@ def begin(cycle: Cycle, run: Run, incident_id: int, trouble: Trouble, choice: Ch
     now, policy, hidden = cycle.now, cycle.state.policy, hidden_members(cycle, run, trouble)
     lease = lease_of(run, policy)
     holds = choice.step is HealStep.HOLD
-    spawning = tuple(n for n in trouble.dead_agents if n in choice.nodes)
+    spawning = tuple(n for n in trouble.dead_agents if n in (*choice.nodes, *choice.later))
     wait = policy.regroup_timeout_seconds if holds else policy.stop_timeout_seconds
     wait = policy.spawn_timeout_seconds if spawning else wait
     healing = Healing(
