@@ -69,7 +69,7 @@ def _names(value: object) -> object:
 
 
 Address = Annotated[str, AfterValidator(_host_and_port)]
-TlsAddress = Annotated[str, AfterValidator(lambda value: value and _host_and_port(value))]
+MaybeAddress = Annotated[str, AfterValidator(lambda value: value and _host_and_port(value))]
 File = Annotated[str, AfterValidator(_file_path)]
 SocketPath = Annotated[str, AfterValidator(_absolute)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
@@ -126,12 +126,16 @@ class Settings(_Section):
     history_days: Annotated[int, Field(ge=0)] = 90  # 0: nothing is ever forgotten
     admins: Names = ()
     operators: Names = ()
-    api_tls_listen: TlsAddress = ""  # "": nowhere
+    api_tls_listen: MaybeAddress = ""  # "": nowhere
     api_tls_certificate: File = ""
     api_tls_key: File = ""
     api_jwks: File = ""
     api_slurm_tokens: bool = False
     api_munge: bool = True
+    notify_webhook: str = Field("", repr=False)  # may hold a secret
+    notify_smtp: MaybeAddress = ""
+    notify_mail_from: str = "unicron"
+    notify_mail_to: Names = ()
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     mode: Mode = Mode.OBSERVE
     policy: PolicySettings = Field(default_factory=PolicySettings)

@@ -29,7 +29,7 @@ from unicrond.config import Settings, as_environment, load_settings, read_flags
 from unicrond.core.state import from_saved
 from unicrond.core.step import Core
 from unicrond.engine import Engine
-from unicrond.errors import BadInput, StoreUnavailable
+from unicrond.errors import BadInput, StoreUnavailable, Unavailable
 from unicrond.figures import Timed, figures
 from unicrond.hands import ORDERS, on_slurm
 from unicrond.link.handshake import NO_RUN, Claim, Verdict
@@ -41,6 +41,8 @@ from unicrond.loop import Loop, SystemClock
 from unicrond.model.cluster import JobState
 from unicrond.model.decision import Action, ActionKey, ActionKind, Outcome, OutcomeState
 from unicrond.model.events import Event, OutcomeArrived, PolicySet
+from unicrond.notices import Notice
+from unicrond.notifier import Mail, Notifier, Sink, Webhook
 from unicrond.notify import notify
 from unicrond.planning.client import Planning, worker_command
 from unicrond.reload import difference
@@ -86,6 +88,9 @@ class Daemon:
         self._threads = ThreadPoolExecutor(SLURM_THREADS, "slurm")
         self._origins = Origins()
         self._slurm_calls = Timed()
+        self._notifier = Notifier(
+            settings.cluster, _sinks(settings), lambda: self._core.state.pauses, self._clock
+        )
         self._in_flight: set[ActionKey] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._readers: list[asyncio.Task[None]] = []  # with processes that read the configuration
@@ -101,6 +106,7 @@ class Daemon:
         await self._control.start()
         self._start(self._watcher.run())
         self._start_readers()
+        self._start(self._notifier.run())
         self._start(self._loop.run(self._after_turn))
         notify(f"READY=1\nSTATUS=mode {self._core.state.mode}")
         log.info(
@@ -162,8 +168,7 @@ class Daemon:
 
     async def _outcome_of(self, action: Action) -> Outcome:
         if action.kind is ActionKind.NOTIFY:
-            log.warning("a person is needed: %s", action.args.get("reason"))
-            return Outcome(action.key, self._clock.now(), OutcomeState.DONE)
+            return await self._tell(action)
         if action.kind is ActionKind.PROBE:
             node = self._core.state.nodes.get(action.node)
             if node is None:
@@ -188,6 +193,16 @@ class Daemon:
         failed = outcome.state is OutcomeState.FAILED
         self._slurm_calls.add(time.monotonic() - began, failed)
         return outcome
+
+    async def _tell(self, action: Action) -> Outcome:
+        reason = str(action.args.get("reason"))
+        log.warning("a person is needed: %s", reason)
+        try:
+            notice = Notice(action.key, reason, action.run_id, action.node)
+            done = await self._notifier.tell(notice)
+        except Unavailable as error:
+            return Outcome(action.key, self._clock.now(), OutcomeState.FAILED, str(error))
+        return Outcome(action.key, self._clock.now(), OutcomeState.DONE, done)
 
     # beside the loop
     def _start(self, part: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -250,6 +265,15 @@ class Daemon:
             self._history.go_on(now, self._clock.now())
         except StoreUnavailable as error:
             log.debug("no heartbeat: %s", error)  # the engine tells of a store that is away
+
+
+def _sinks(settings: Settings) -> list[Sink]:
+    found: list[Sink] = []
+    if url := settings.notify_webhook:
+        found.append(Webhook(url, settings.cluster))
+    if settings.notify_smtp and settings.notify_mail_to:
+        found.append(Mail(settings.notify_smtp, settings.notify_mail_from, settings.notify_mail_to))
+    return found
 
 
 async def keep_api(config: Path | None) -> None:

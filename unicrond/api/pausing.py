@@ -1,6 +1,8 @@
-"""Pauses beside the mode: a partition, or a kind of action. The kill switch of all is the mode."""
+"""Pauses beside the mode: a partition, a kind of action, notices. The switch of all is the mode."""
 
 from __future__ import annotations
+
+import re
 
 from fastapi import APIRouter
 
@@ -15,6 +17,7 @@ from unicrond.errors import BadInput, Refused
 from unicrond.model.decision import ActionKind
 from unicrond.model.pause import MOST_PAUSES, Pause, PauseScope, paused
 
+_NOTICES = re.compile(r"all|run \d{1,18}|incident \d{1,18}|node \S{1,64}", re.ASCII)
 PAUSABLE = sorted(kind.value for kind in ActionKind if kind not in KEPT)
 
 
@@ -52,6 +55,8 @@ def _set(commands: Commands, caller: Asking, wanted: PauseIn, on: bool) -> Pause
             raise Refused("only operators and admins may pause more than a run of their own")
         if wanted.scope is PauseScope.ACTION and wanted.value not in PAUSABLE:
             raise BadInput(f"value: {wanted.value} cannot be paused; {', '.join(PAUSABLE)} can")
+        if wanted.scope is PauseScope.NOTICE and not _NOTICES.fullmatch(wanted.value):
+            raise BadInput("value: write all, run 4711, node n2 or incident 12")
         now = held(commands.queries)
         if on and len(now) >= MOST_PAUSES and not paused(now, wanted.scope, wanted.value):
             raise Refused(f"{MOST_PAUSES} pauses hold already: end one, or pause the cluster")

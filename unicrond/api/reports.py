@@ -20,7 +20,9 @@ class PauseIn(BaseModel):
     )
     scope: PauseScope
     value: str = Field(
-        description="the partition, or the kind of action", min_length=1, max_length=255
+        description="the partition, the kind of action, or all, run 4711, node n2, incident 12",
+        min_length=1,
+        max_length=255,
     )
     why: str = Field("", max_length=500)
 

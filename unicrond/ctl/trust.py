@@ -53,6 +53,9 @@ PAUSES: Columns = {
 }
 Partition = Annotated[str, typer.Option("-p", "--partition", help="Every run in it.")]
 Action = Annotated[str, typer.Option("--action", help="A kind of action, such as drain.")]
+Notices = Annotated[
+    str, typer.Option("--notices", help="What people are told: all, 'run 4711', 'node n2'.")
+]
 Why = Annotated[str, typer.Option("--why", help="Remembered with it.")]
 
 
@@ -79,15 +82,16 @@ def pause(
     context: typer.Context,
     partition: Partition = "",
     action: Action = "",
+    notices: Notices = "",
     why: Why = "",
     dry_run: DryRun = False,
 ) -> None:
-    """Pause a partition or a kind of action; without either, show what is paused.
+    """Pause a partition, a kind of action, or notices; without any, show what is paused.
 
     All of it: `unicronctl mode paused`; one run: `unicronctl mode paused --run RUN`."""
     client = Client(context.obj)
-    if partition or action:
-        _set(client, "pause", _wanted(partition, action, why), dry_run)
+    if partition or action or notices:
+        _set(client, "pause", _wanted(partition, action, notices, why), dry_run)
     else:
         show(client.get("/pauses")["items"], PAUSES, list(PAUSES), Shape())
 
@@ -96,18 +100,20 @@ def unpause(
     context: typer.Context,
     partition: Partition = "",
     action: Action = "",
+    notices: Notices = "",
     why: Why = "",
     dry_run: DryRun = False,
 ) -> None:
-    """End a pause of a partition or of a kind of action."""
-    _set(Client(context.obj), "unpause", _wanted(partition, action, why), dry_run)
+    """End a pause of a partition, of a kind of action, or of notices."""
+    _set(Client(context.obj), "unpause", _wanted(partition, action, notices, why), dry_run)
 
 
-def _wanted(partition: str, action: str, why: str) -> dict[str, Any]:
-    if bool(partition) == bool(action):
-        raise BadInput("name one of --partition and --action")
-    scope = "partition" if partition else "action"
-    return {"scope": scope, "value": partition or action, "why": why}
+def _wanted(partition: str, action: str, notices: str, why: str) -> dict[str, Any]:
+    named = {"partition": partition, "action": action, "notice": notices}
+    found = [(scope, value) for scope, value in named.items() if value]
+    if len(found) != 1:
+        raise BadInput("name one of --partition, --action and --notices")
+    return {"scope": found[0][0], "value": found[0][1], "why": why}
 
 
 def _set(client: Client, command: str, wanted: Mapping[str, Any], dry_run: bool) -> None:

@@ -1,4 +1,4 @@
-"""What people paused beside the mode: a partition, or a kind of action."""
+"""What people paused beside the mode: a partition, a kind of action, what they are told."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ MOST_PAUSES = 100
 class PauseScope(StrEnum):
     PARTITION = "partition"
     ACTION = "action"
+    NOTICE = "notice"  # what people are told: all, run 4711, node n2, incident 12
 
 
 @dataclass(frozen=True, slots=True)
