@@ -6,6 +6,7 @@ from the rules' own phrases, so a new rule cannot be out of reach.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 
@@ -79,6 +80,7 @@ ORDINARY = frozenset(
     parameter parameters are known lower object too access yet reduced broadcast ranks assigned
     bytes doesn enough permitted usable""".split()  # noqa: SIM905 - a word list
 )
+GLOG = re.compile(r"\W{0,5}[ef]\d{4} \d\d:")  # a line that its own program calls an error
 COUNTER = "number of nan iterations"  # each line of Megatron's has it, mostly with 0
 LONG = 7  # letters of a word that is worth a look by itself
 SPACES = str.maketrans({chr(code): " " for code in range(128) if not chr(code).isalnum()})
@@ -121,6 +123,8 @@ class Prefilter:
         for stem in STEMS:
             if stem in lower:
                 return True
+        if GLOG.match(lower):
+            return True
         words = lower.translate(SPACES).split()
         if not self.rare.isdisjoint(words):
             return True

@@ -17,7 +17,7 @@ from tests.data.signals.labelled import Message, messages
 from unicrond.model.incident import Severity
 
 KNOWN = list(messages())
-FILES = ("messages.txt", "issues.txt", "second.txt", "sources.txt", "third.txt")
+FILES = ("messages.txt", "issues.txt", "second.txt", "sources.txt", "third.txt", "fourth.txt")
 
 
 @cache
@@ -39,7 +39,7 @@ def test_the_softwares_own_messages_are_named_weighed_and_blamed_rightly(name: s
     assert wrong(name) == []
 
 
-@pytest.mark.parametrize("name", ["issues.txt", "second.txt", "third.txt"])
+@pytest.mark.parametrize("name", ["issues.txt", "second.txt", "third.txt", "fourth.txt"])
 def test_what_people_posted_is_named_weighed_and_blamed_rightly(name: str) -> None:
     assert len(wrong(name)) <= 0.05 * len(judged(name))
 
