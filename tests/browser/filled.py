@@ -21,6 +21,7 @@ from unicrond.model.decision import (
     OutcomeState,
 )
 from unicrond.model.incident import Incident, IncidentState, Scope, Severity
+from unicrond.model.pause import Pause, PauseScope
 from unicrond.model.run import AgentView, Assignment, Phase, Run, RunState, Slot
 from unicrond.ports import Changes, JournalEntry
 
@@ -39,7 +40,7 @@ class Size:
     incidents: int
 
 
-SMALL = Size(nodes=24, runs=4, incidents=6)
+SMALL = Size(nodes=24, runs=4, incidents=8)
 LARGE = Size(nodes=10_000, runs=1_000, incidents=60)
 
 
@@ -75,6 +76,7 @@ def fill(url: str, size: Size, now: float) -> None:
                     now, {n.name: n for n in nodes}, {j.job_id: j for j in [*jobs, *others]}
                 ),
                 mode=Mode.ACTIVE,
+                pauses=(Pause(PauseScope.ACTION, "drain", now, "ada", "the probe is broken"),),
                 at=now,
             )
         )

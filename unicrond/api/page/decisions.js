@@ -2,6 +2,7 @@
 
 import { get } from "./api.js";
 import { h, howLong, si, when } from "./dom.js";
+import { badge, table } from "./tables.js";
 
 const SHOWN = 24;
 
@@ -18,7 +19,35 @@ export function alternatives(options) {
   return h("table", { class: "alternatives" }, h("tbody", {}, rows));
 }
 
-export const newest = async () => (await get("/decisions", { limit: SHOWN })).items;
+export async function newest() {
+  const [{ items }, trust] = await Promise.all([get("/decisions", { limit: SHOWN }), get("/trust")]);
+  return { items, trust };
+}
+
+// What was decided and not carried out, beside what people did: may it be switched on?
+export function trustTable({ actions, needed }) {
+  if (!actions.length) return null;
+  return [
+    h("h2", {}, `Observed only: an action may act from a bound of ${needed}`),
+    table(
+      "",
+      ["Action", "#Observed", "#Confirmed", "#Refuted", "#Bound", "May act", "#People took", "#Would take", "#GPU-hours saved"],
+      actions,
+      (one) => ({
+        key: one.action,
+        cells: [
+          one.action, one.observed, one.confirmed, one.refuted, one.bound.toFixed(2),
+          one.may_act ? badge("yes", "done") : "not yet",
+          known(one.actual_seconds, howLong), known(one.predicted_seconds, howLong),
+          known(one.saving_gpu_seconds, (seconds) => (seconds / 3600).toFixed(1)),
+        ],
+      }),
+      () => {},
+    ),
+  ];
+}
+
+const known = (value, shown) => (value === null ? "–" : shown(value));
 
 export function cards(decisions, open) {
   if (!decisions.length) return h("p", { class: "empty" }, "Nothing was decided yet.");

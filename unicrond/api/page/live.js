@@ -13,7 +13,7 @@ export class Live {
     this.slow = -Infinity;
     this.state = {
       health: null, runs: [], incidents: [], nodes: [], allocations: [], plan: null,
-      loaded: false, trouble: "", stranger: false,
+      pauses: [], loaded: false, trouble: "", stranger: false,
     };
   }
 
@@ -65,11 +65,13 @@ export class Live {
         get("/health"),
         all("/runs", { live: true }),
         all("/incidents", { open: true }),
+        all("/pauses"),
       ];
       const slow = performance.now() - this.slow > SLOW_MS;
       if (slow) asked.push(all("/nodes"), all("/allocations"), maybe(get("/plan")));
-      const [health, runs, incidents, ...rest] = await Promise.all(asked);
-      Object.assign(this.state, { health, runs, incidents, loaded: true, trouble: "", stranger: false });
+      const [health, runs, incidents, pauses, ...rest] = await Promise.all(asked);
+      Object.assign(this.state, { health, runs, incidents, pauses });
+      Object.assign(this.state, { loaded: true, trouble: "", stranger: false });
       if (!slow) return;
       [this.state.nodes, this.state.allocations, this.state.plan] = rest;
       this.slow = performance.now();

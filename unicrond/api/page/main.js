@@ -2,7 +2,7 @@
 
 import { describe, STATES, WORDS } from "./cluster.js";
 import { get, token } from "./api.js";
-import { cards, newest, planCard } from "./decisions.js";
+import { cards, newest, planCard, trustTable } from "./decisions.js";
 import { ago, h, number } from "./dom.js";
 import { Live } from "./live.js";
 import { ClusterMap } from "./map.js";
@@ -101,6 +101,7 @@ const frames = {
     h("div", { id: "plan" }),
     h("h2", {}, "Newest decisions"),
     h("div", { id: "decisions" }),
+    h("div", { id: "trust" }),
   ],
   usage: () => [
     controls(page.span, page.by, (span, by) => {
@@ -119,7 +120,8 @@ const fills = {
   incidents: ({ incidents }) =>
     incidentsTable(page.past ?? incidents, page.view === "incidents" ? page.words : "", open, Date.now() / 1000),
   plan: ({ plan }) => planCard(plan),
-  decisions: () => (page.decisions ? cards(page.decisions, open) : waiting()),
+  decisions: () => (page.decisions ? cards(page.decisions.items, open) : waiting()),
+  trust: () => page.decisions && trustTable(page.decisions.trust),
   usage: () => (page.usage ? account(page.usage, open) : waiting()),
 };
 
@@ -168,7 +170,7 @@ function swap(box, content) {
   if (key) box.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus();
 }
 
-function header({ health, trouble, loaded, stranger }) {
+function header({ health, pauses, trouble, loaded, stranger }) {
   if (stranger && !at("login").open) at("login").showModal();
   at("trouble").hidden = !trouble;
   at("trouble").textContent = loaded && trouble ? `${trouble}: what is shown may be old` : trouble;
@@ -178,6 +180,8 @@ function header({ health, trouble, loaded, stranger }) {
   document.title = `${health.cluster} · Unicron`;
   swap(at("health"), [
     health.mode && badge(health.mode, health.mode),
+    pauses.map(({ scope, value, who, why }) =>
+      h("span", { class: "badge paused", title: `by ${who}: ${why}` }, `paused: ${scope} ${value}`)),
     sign("unicrond", health.loop === "alive", health.loop === "alive" ? "alive" : `${health.loop}, heard ${ago(health.loop_age_seconds)}`),
     sign("Slurm", health.slurm === "ok", health.slurm),
     sign("database", health.database === "ok", health.database),
