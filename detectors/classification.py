@@ -82,6 +82,7 @@ HINT = re.compile(
     r"failed, ret|\bfailure:|"
     r"\baborted\b"
 )
+FATAL = re.compile(r"(?:^|\W)f(?:\d{3,4} \d\d:| \S+:\d+\])")  # what its own program dies of
 KERNEL_HINT = re.compile(r"\bfatal\b|\bpanic\b|\bcritical\b|device (?:heartbeat )?(?:lost|hang)")
 NOT_A_HINT = re.compile(
     r"\bwarn(?:ing)?\b|^\W*w\d{4} \d\d:|\[w(?:\d{3,4} \d\d:| \S+:\d+\])|: w \S+:\d+\]|^\W*\|"
@@ -182,7 +183,8 @@ def _hint(seen: Text) -> Finding | None:
         match = hint.search(line)
         daemon = "slurm" in seen.source_kind and DAEMON.match(line) is not None
         if match is not None and not daemon and not NOT_A_HINT.search(line):
+            blame = SELF if FATAL.search(match[0]) else UNKNOWN
             return finding(seen, position + match.start(), Tier.HINT, "unknown", Kind.SOFTWARE,
-                           SEV2, UNKNOWN)  # fmt: skip
+                           SEV2, blame)  # fmt: skip
         position += len(line) + 1
     return None

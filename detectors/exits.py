@@ -64,6 +64,8 @@ RULES = (
     Rule("exit.windows", Kind.EXITED, SEV2,
          ("3221225477", "3221226505", "0xc0000005", "0xc0000409", "-1073741819", "-1073740791",
           "0xc00000fd", "3221225725"), tier=SUMMARY),
+    # A child that is started anew reads what to do from its parent.
+    Rule("exit.parent", Kind.EXITED, SEV2, ("load(from_parent",), blame=PEER, tier=Tier.VICTIM),
     Rule("exit.mpi", Kind.EXITED, SEV2,
          ("mpi_abort", "exited on signal", "mpirun noticed", "bad termination of one of your",
           "exited with non-zero", "primary job terminated"), tier=Tier.HINT),

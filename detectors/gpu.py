@@ -124,7 +124,8 @@ RULES = (
          "(thermal|power) violations? (totaling|detected)|(hw slowdown|(hw|sw) thermal slowdown|"
          r"hw power brake slowdown) *: *active\b|(hw|sw)_(thermal_|"
          r"power_brake_)?slowdown['\"]?[ :=,]+['\"]?(active|true|1)\b|clock throttling due to|"
-         "(thermal|power brake|hw) slowdown (is |was )?(active|detected|engaged)", tier=HARD),
+         "(thermal|power brake|hw) slowdown (is |was )?(active|detected|engaged)|"
+         r"slowdown events? [^\n]*exceeded", tier=HARD),
     Rule("gpu.hot", Kind.THROTTLE, SEV1,
          ("temperature above", "temperature is above threshold", "over temperature", "overtemp",
           "high temperature", "temperature exceeds", "critical temperature",

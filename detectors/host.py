@@ -15,6 +15,12 @@ HARD = Tier.HARDWARE
 
 # fmt: off
 RULES = (
+    # As the board's own controller logs it.
+    Rule("board.memory", Kind.HOST_MEMORY, SEV1, ("asserted", "sel entry"),
+         r"memory[^|\n]*\|[^\n]*(uncorrectable|parity|critical)[^\n]*\| *asserted|"
+         r"sel entry[^\n]*\bdimm\b[^\n]* assertion", tier=Tier.DECISIVE),
+    Rule("board.bus", Kind.PCIE_AER, SEV1, ("asserted",),
+         r"(pci [sp]err|bus (fatal|uncorrectable) error)[^\n]*\| *asserted", tier=Tier.DECISIVE),
     Rule("memory.uncorrected", Kind.HOST_MEMORY, SEV1,
          ("[hardware error]", "edac", "mce:", "memory failure:", "machine check",
           "this is not a software error"),

@@ -103,7 +103,8 @@ RULES = (
           "invalid magic number; corrupt file", "corrupt file", "could not read bytes",
           "failed locating file", "weights from pytorch checkpoint file",
           "is not a folder containing"),
-         tier=Tier.HARDWARE, recurs=True, unless="streamwriter|corrupted record at"),
+         tier=Tier.HARDWARE, recurs=True,
+         unless="streamwriter|corrupted record at|load\\(from_parent"),
     Rule("checkpoint.damaged", Kind.CHECKPOINT, SEV2, ("corrupt", "truncated", "incomplete"),
          r"(checkpoint|ckpt|safetensors|weights|\.pth?\b|\.distcp|shard|archive)[^\n]*\b"
          r"(corrupt|truncated|incomplete)|(corrupt\w*|truncated|incomplete) (checkpoint|ckpt|"
