@@ -34,6 +34,7 @@ from unicrond.planning.words import Ask, Fact, Line, Plan, Reply
 
 HOUR_SECONDS, DAY_SECONDS = 3600.0, 86400.0
 LEAST_AWAY_SECONDS = 120.0  # what is shorter was no repair
+NO_RUNS = tuple(c for c in Cause if c not in (Cause.RUN_STARTED, Cause.RUN_ENDED))
 MOST_ABSENCES = 1_000  # of the newest
 UNWATCHED_SECONDS = 300.0  # a longer pause between two looks is not counted as up
 UPTIME_EVERY_SECONDS = 600.0
@@ -141,8 +142,7 @@ class Learning:
         if not ask.triggers:
             return Reply(facts, lines)
         durations = {run_id: transitions.of_run(run_id, changes, of_all) for run_id in seen.planned}
-        losses = (Cause.SEV1, Cause.NODE_DRAINED, Cause.NODE_RETURNED)  # known by other means
-        others = queries.plans_since(ask.at - CHANGES_OVER_DAYS * DAY_SECONDS, losses)
+        others = queries.plans_since(ask.at - CHANGES_OVER_DAYS * DAY_SECONDS, NO_RUNS)
         per_day = others / min(CHANGES_OVER_DAYS, self._uptime.days)
         found = propose(seen, Known(fits, durations, rates, self._accounts, back, per_day))
         if found is None:
