@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -16,11 +18,12 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.asymmetric.ec import generate_private_key as new_key
+from fastapi import FastAPI
 from jwt.algorithms import ECAlgorithm
 
 from db.audit import Audited
 from db.queries import Queries
-from db.store import SqlStore
+from db.store import SqlStore, open_store
 from tests.contract.test_store_contract import ALLOCATION, INCIDENT, NODE, RUN, snapshot
 from unicrond.api.app import create_app
 from unicrond.api.callers import Role
@@ -232,17 +235,41 @@ class Told:
         self.pauses.append((pause.scope, pause.value, on))
 
 
-class Site:
-    """An app on the store, asked over TLS."""
+@dataclass
+class World:
+    """One application for all of these tests: to make one takes longer than most of them."""
 
-    def __init__(self, queries: Queries, jwks: Path, **known: Any) -> None:
-        self.control, self.realm = Told(), FakeRealm()
+    app: FastAPI
+    control: Told
+    store: SqlStore
+
+
+@pytest.fixture(scope="module")
+def world(empty_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    path = tmp_path_factory.mktemp("gate") / "unicron.db"
+    shutil.copy(empty_database, path)
+    bobs = replace(RUN, run_id=9, user="bob", uid=-7)
+    jobs = (ALLOCATION, replace(ALLOCATION, job_id=9, user="bob", uid=-7, account="bio"))
+    url = f"sqlite:///{path}"
+    with closing(open_store(url)) as store, closing(Queries(url)) as queries:
+        store.save(Changes(runs=(RUN, bobs), incidents=(INCIDENT,), snapshot=snapshot(NOW, *jobs)))
+        control = Told()
+        yield World(create_app(queries, control, now=lambda: NOW), control, store)
+
+
+class Site:
+    """The application, asked over TLS."""
+
+    def __init__(self, world: World, jwks: Path, **known: Any) -> None:
+        self.control, self.realm, self._app = world.control, FakeRealm(), world.app
+        for told in (self.control.modes, self.control.notes, self.control.pauses):
+            told.clear()
         self.gate = Gate(
             "alpha", ["root"], ["olga"],
             Directory(known=Known(private=known.pop("private", frozenset()), **known)),
             Tokens(jwks, None), self.realm.user(0),
         )  # fmt: skip
-        self._app = create_app(queries, self.control, now=lambda: NOW, gate=self.gate)
+        world.app.state.gate = self.gate
 
     def ask(self, path: str, body: Any = None, scheme: str = "https", **headers: str) -> Any:
         async def asked() -> httpx.Response:
@@ -259,16 +286,8 @@ class Site:
         return self.ask(path, body, Authorization=f"Bearer {token(sun=user)}")
 
 
-@pytest.fixture
-def filled(store: SqlStore) -> SqlStore:
-    bobs = replace(RUN, run_id=9, user="bob", uid=-7)
-    jobs = (ALLOCATION, replace(ALLOCATION, job_id=9, user="bob", uid=-7, account="bio"))
-    store.save(Changes(runs=(RUN, bobs), incidents=(INCIDENT,), snapshot=snapshot(NOW, *jobs)))
-    return store
-
-
-def test_over_tls_nobody_is_anonymous(filled: SqlStore, queries: Queries, jwks: Path) -> None:
-    site = Site(queries, jwks)
+def test_over_tls_nobody_is_anonymous(world: World, jwks: Path) -> None:
+    site = Site(world, jwks)
     answer = site.ask("/runs")
     assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
     assert site.as_user("bob", "/runs").status_code == 200
@@ -278,9 +297,9 @@ def test_over_tls_nobody_is_anonymous(filled: SqlStore, queries: Queries, jwks: 
 
 
 def test_a_munge_credential_is_taken_once_and_for_this_cluster_alone(
-    filled: SqlStore, queries: Queries, jwks: Path
+    world: World, jwks: Path
 ) -> None:
-    site = Site(queries, jwks)
+    site = Site(world, jwks)
     sealed = site.realm.user(RUN.uid).seal(munge_payload("alpha"), None)
     credential = {"Authorization": f"MUNGE {sealed}"}
     body = {"mode": "paused", "run_id": 4711}
@@ -308,10 +327,10 @@ def test_a_munge_credential_is_taken_once_and_for_this_cluster_alone(
     ],
 )
 def test_rights_follow_from_slurm_and_the_configuration(
-    filled: SqlStore, queries: Queries, jwks: Path, user: str, body: dict[str, Any], status: int
+    world: World, jwks: Path, user: str, body: dict[str, Any], status: int
 ) -> None:
     site = Site(
-        queries, jwks, roles={"ada": Role.ADMIN, "oscar": Role.OPERATOR},
+        world, jwks, roles={"ada": Role.ADMIN, "oscar": Role.OPERATOR},
         accounts={"cora": frozenset({"bio"})},
     )  # fmt: skip
     assert site.as_user(user, "/mode", body).status_code == status
@@ -321,10 +340,8 @@ def test_rights_follow_from_slurm_and_the_configuration(
     ]
 
 
-def test_private_data_is_kept_from_strangers(
-    filled: SqlStore, queries: Queries, jwks: Path
-) -> None:
-    site = Site(queries, jwks, private=frozenset({"jobs", "nodes"}))
+def test_private_data_is_kept_from_strangers(world: World, jwks: Path) -> None:
+    site = Site(world, jwks, private=frozenset({"jobs", "nodes"}))
 
     def seen(user: str, path: str, key: str) -> list[int]:
         return [item[key] for item in site.as_user(user, path).json()["items"]]
@@ -340,18 +357,14 @@ def test_private_data_is_kept_from_strangers(
     assert NODE.name in site.as_user("olga", "/nodes").text
 
 
-def test_what_slurm_has_not_told_yet_is_private_from_afar(
-    filled: SqlStore, queries: Queries, jwks: Path
-) -> None:
-    site = Site(queries, jwks, private=None)
+def test_what_slurm_has_not_told_yet_is_private_from_afar(world: World, jwks: Path) -> None:
+    site = Site(world, jwks, private=None)
     assert [r["run_id"] for r in site.as_user("bob", "/runs").json()["items"]] == [9]
     assert len(site.ask("/runs", scheme="http").json()["items"]) == 2
 
 
-def test_who_guesses_is_slowed_down_and_who_commands_too_much_too(
-    filled: SqlStore, queries: Queries, jwks: Path
-) -> None:
-    site = Site(queries, jwks)
+def test_who_guesses_is_slowed_down_and_who_commands_too_much_too(world: World, jwks: Path) -> None:
+    site = Site(world, jwks)
     site.gate.failures = Limit(Rate("wrong credentials", 0.001, 2.0))
     site.gate.commands = Limit(Rate("commands", 0.001, 1.0))
     codes = [site.ask("/runs", Authorization="Bearer x").status_code for _ in range(3)]
@@ -363,11 +376,13 @@ def test_who_guesses_is_slowed_down_and_who_commands_too_much_too(
 
 
 def test_commands_are_listed_for_those_who_gave_them_and_for_operators(
-    filled: SqlStore, queries: Queries, jwks: Path
+    world: World, jwks: Path
 ) -> None:
     for who in ("alice", "bob"):
-        filled.audit(Audited(NOW, who, "user", "unix", "uid 1", "mode paused", "run 9", "tests"))
-    site = Site(queries, jwks)
+        world.store.audit(
+            Audited(NOW, who, "user", "unix", "uid 1", "mode paused", "run 9", "tests")
+        )
+    site = Site(world, jwks)
     assert [e["who"] for e in site.as_user("bob", "/audit").json()["items"]] == ["bob"]
     assert [e["who"] for e in site.as_user("olga", "/audit").json()["items"]] == ["bob", "alice"]
     assert [e["who"] for e in site.as_user("olga", "/audit?who=alice").json()["items"]] == ["alice"]
@@ -385,17 +400,19 @@ def test_commands_are_listed_for_those_who_gave_them_and_for_operators(
     ],
 )
 def test_operators_pause_a_partition_or_a_kind_of_action(
-    queries: Queries, filled: SqlStore, jwks: Path, user: str, path: str, body: Any, status: int
+    world: World, jwks: Path, user: str, path: str, body: Any, status: int
 ) -> None:
-    site = Site(queries, jwks)
+    site = Site(world, jwks)
     assert site.as_user(user, path, body).status_code == status
     told = [(body["scope"], body["value"], path == "/pause")] if status == 200 else []
     assert site.control.pauses == told
 
 
-def test_what_is_paused_is_listed(queries: Queries, filled: SqlStore, jwks: Path) -> None:
-    filled.save(Changes(pauses=(Pause(PauseScope.ACTION, "drain", 5.0, "ada", "broken probe"),)))
-    items = Site(queries, jwks).as_user("bob", "/pauses").json()["items"]
+def test_what_is_paused_is_listed(world: World, jwks: Path) -> None:
+    world.store.save(
+        Changes(pauses=(Pause(PauseScope.ACTION, "drain", 5.0, "ada", "broken probe"),))
+    )
+    items = Site(world, jwks).as_user("bob", "/pauses").json()["items"]
     assert items == [
         {"scope": "action", "value": "drain", "at": 5.0, "who": "ada", "why": "broken probe"}
     ]

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 import re
 import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 import yaml
+from fastapi import FastAPI
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,7 +26,6 @@ from db.spells import Held, Phase
 from db.store import SqlStore
 from detectors.trust import lower_bound
 from tests.contract.test_store_contract import ALLOCATION, INCIDENT, RUN, snapshot
-from unicrond.api import whatif
 from unicrond.api.app import create_app
 from unicrond.api.heartbeat import HEARTBEAT_KEY, Heartbeat
 from unicrond.api.whatif import Planner
@@ -107,7 +107,7 @@ faults = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None, database=None)
+@settings(max_examples=25, deadline=None, database=None)
 @given(st.lists(spells, max_size=4), stories, faults, moments, moments)
 def test_the_ledger_adds_up_exactly_to_allocation_times_time(
     held: list[Held], story: list[Phase], of_run: list[Any], began: float, ended: float
@@ -125,8 +125,13 @@ def test_the_ledger_adds_up_exactly_to_allocation_times_time(
         assert all(sum(row.causes.values()) == row.amount for row in rows)
 
 
+@lru_cache(maxsize=1)
+def app_on(queries: Queries) -> FastAPI:
+    return create_app(queries, None, now=lambda: 1000.0)  # type: ignore[arg-type]
+
+
 def ask(queries: Queries, path: str, **headers: str) -> httpx.Response:
-    app = create_app(queries, None, now=lambda: 1000.0)  # type: ignore[arg-type]
+    app = app_on(queries)
 
     async def asked() -> httpx.Response:
         transport = httpx.ASGITransport(app)
@@ -168,9 +173,9 @@ def test_the_ledger_is_asked_for_by_what_one_wants_to_know(
     assert [(n["key"], n["gpu_seconds"]) for n in nodes] == [("n1", 6400.0), ("n2", 6400.0)]
 
 
-@pytest.mark.parametrize("query", ["from=900&to=100", "from=1&by=colour", "from=x", "from=2000"])
-def test_a_stretch_of_time_that_makes_no_sense_is_refused(queries: Queries, query: str) -> None:
-    assert ask(queries, f"/v1/ledger?{query}").status_code in (400, 503)
+def test_a_stretch_of_time_that_makes_no_sense_is_refused(queries: Queries) -> None:
+    for query in ("from=900&to=100", "from=1&by=colour", "from=x", "from=2000"):
+        assert ask(queries, f"/v1/ledger?{query}").status_code == 400, query
 
 
 def exposed(queries: Queries) -> str:
@@ -299,14 +304,6 @@ def test_the_failover_table_is_of_the_newest_plan_and_asked_for_once(
     assert planner.table(1.0, {}) == planner.table(1.0, {})
     assert [json.loads(words)["next"] for words in asked] == [True, True]
     assert "unicron_planned_waf 7.5" in exposed(queries).splitlines()
-
-
-def test_a_question_that_makes_no_sense_is_refused_with_the_planners_words(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO('{"next": false, "question": {"pools": 7}}'))
-    whatif.main()
-    assert "pools" in json.loads(capsys.readouterr().out)["error"]
 
 
 def test_what_ifs_are_asked_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
