@@ -9,7 +9,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
-ACTING = {"mode", "incident", "run", "db", "plugins", "lab", "top", "simulate"}
+ACTING = {
+    "mode",
+    "incident",
+    "run",
+    "db",
+    "plugins",
+    "lab",
+    "top",
+    "simulate",
+    "pause",
+    "unpause",
+    "doctor",
+}
 
 
 def shown(program: str) -> Iterator[tuple[str, list[str]]]:
