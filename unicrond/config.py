@@ -132,7 +132,7 @@ class Settings(_Section):
     api_jwks: File = ""
     api_slurm_tokens: bool = False
     api_munge: bool = True
-    notify_webhook: str = Field("", repr=False)  # may hold a secret
+    notify_webhook: str = Field(default="", repr=False)  # may hold a secret
     notify_smtp: MaybeAddress = ""
     notify_mail_from: str = "unicron"
     notify_mail_to: Names = ()
