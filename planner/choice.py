@@ -74,12 +74,13 @@ class Choice:
         return best
 
     def divided(self, where: Where) -> tuple[Ints, Ints]:
-        """Pool and size of each run, the best of that choice."""
+        """Pool and size of each run, the best of that choice; in a pool that it may not use a run
+        has nothing."""
         pools, sizes = where.copy(), np.zeros_like(where)
         claims = self._problem.claims
         for p, name in enumerate(self._names):
-            mine = np.flatnonzero(where == p)
-            if mine.size:
+            mine = [i for i in np.flatnonzero(where == p) if name in claims[i].throughput]
+            if mine:
                 there = [claims[i] for i in mine]
                 held = [claim.held if claim.pool == name else 0 for claim in there]
                 worth = gains(self._problem, there, name)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from plannerworld import claim, cluster, table
 
 from planner.allocator import Infeasible
+from planner.choice import Choice
 from planner.objective import Claim, Limits, Plan, Pool, Problem, Proof
 from planner.pools import solve
 from planner.program import GAP, solve_program
@@ -146,6 +147,15 @@ def test_single_workers_of_many_pools_are_divided_within_the_gap(seed: int) -> N
     assert plan.proof is Proof.BOUND
     assert plan.gap <= GAP
     assert plan == solve(problem), "no clock decides"
+
+
+def test_in_a_pool_that_it_may_not_use_a_run_has_nothing() -> None:
+    """A shake may put it there."""
+    run = claim(1, pool="old", throughput={"old": table(8)})
+    problem = cluster(run, pools={name: Pool(name, 8) for name in ("new", "old")})
+    columns = np.array([0, 0]), np.array([1, 1]), np.array([0, 8]), np.array([0.0, 1e20])
+    pools, sizes = Choice(problem, *columns).divided(np.array([0]))
+    assert (pools.tolist(), sizes.tolist()) == ([1], [0])
 
 
 def test_one_pool_without_limits_is_exact_and_the_program_agrees() -> None:
