@@ -176,3 +176,14 @@ def test_unicrond_killed_while_survivors_wait_goes_on_with_it(stage: Stage) -> N
     back(training, 2, off, "power-off, and SIGKILL of unicrond while the lease runs out")
     assert members(stage) == {name: place for name, place in before.items() if place[0] != lost}
     training.heals()
+
+
+def test_where_it_may_shrink_nobody_waits_for_the_ranks_of_a_dead_agent(stage: Stage) -> None:
+    training = regrouping(stage, "--min-nodes=2", ranks_per_node=1)
+    lost = training.nodes()[2]
+    hit = stage.lab.fault("kill-agent", node=lost, job=str(training.job)).wall_seconds
+    back(training, 2, hit, "SIGKILL of an agent, the two others go on")
+    training.until("the node is back in", lambda: of(training, 3), within_seconds=120)
+    left = max(line["time"] for line in of(training, 2))
+    back(training, 3, left, "its node joins, counted from the last train step without it", 3)
+    training.heals()

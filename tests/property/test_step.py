@@ -42,6 +42,7 @@ assignments = st.builds(
     st.sampled_from(["a:1", "a:2", "u:9.9"]),
     some_nodes,
 )
+waiting = st.just(()) | st.just((0,)) | st.just((0, 1, 2))
 registrations = st.builds(
     Registration,
     run_id=run_ids,
@@ -59,6 +60,7 @@ registrations = st.builds(
     generation=generations,
     stopped_generation=st.integers(-1, 4),
     assignment=st.none() | assignments,
+    regrouping=waiting,
 )
 beats = st.builds(
     AgentBeat,
@@ -72,6 +74,8 @@ beats = st.builds(
     iteration=st.integers(-1, 50),
     peers_heard=st.dictionaries(nodes, st.just(START)),
     assignment=st.none() | assignments,
+    regrouping=waiting,
+    prepared=st.just(()) | st.just(("u:9.9.0", "u:1.2.1")),
 )
 signals = st.builds(
     Signal,

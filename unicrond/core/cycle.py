@@ -186,7 +186,7 @@ class Cycle:
                 choice,
                 reason,
                 acts,
-                alternatives,
+                alternatives or (Alternative(choice, True, "nothing else was weighed"),),
             )
         )
         self.note(

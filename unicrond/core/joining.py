@@ -16,12 +16,16 @@ from unicrond.core import changeover
 from unicrond.core.cycle import Cycle
 from unicrond.core.guards import avoided, restarts_left, unreachable
 from unicrond.model.cluster import NodeState
-from unicrond.model.decision import Action, ActionKind, Outcome, OutcomeState
+from unicrond.model.decision import Action, ActionKind, Alternative, Outcome, OutcomeState
 from unicrond.model.incident import IncidentState, Scope, Severity
 from unicrond.model.run import HealStep, Joining, LossState, Phase, Run, RunState, Slot
 
 KIND = "joining"  # of the incident that tells its story
 MOST_AN_HOUR = 3  # of one node: whose ranks fail again and again is left out
+WEIGHED = (
+    Alternative("grow", True, "all pause for a moment; the train step that it strikes is redone"),
+    Alternative("wait", False, "the nodes stay idle until the next failure"),
+)
 _IDLE = (Phase.IDLE, Phase.BROKEN)
 _BACK = (LossState.RETURNED, LossState.UNCONFIRMED)
 
@@ -49,9 +53,8 @@ def _consider(cycle: Cycle, run: Run) -> None:
     new = assign(run, generation, f"u:{number}.{generation}", everyone, run.assignment.slots)
     deadline = cycle.now + cycle.state.policy.prepare_timeout_seconds
     run = cycle.put(replace(run, joining=Joining(number, nodes, new, deadline)))
-    cycle.decide(
-        incident, run, "grow", f"{what}: ranks are prepared there while the others train on"
-    )
+    reason = f"{what}: ranks are prepared there while the others train on"
+    cycle.decide(incident, run, "grow", reason, WEIGHED)
     for node in nodes:
         cycle.state.joins.append((cycle.now, run.run_id, node))
         cycle.act(number, run, ActionKind.PREPARE_RANKS, node, assignment=new)
@@ -134,10 +137,10 @@ def _take_in(cycle: Cycle, run: Run, joining: Joining) -> None:
         f"ranks keep their processes; growing run {run.run_id} to {len(nodes)} nodes"
     )
     incident = cycle.state.incidents[joining.incident_id]
-    cycle.decide(incident, run, "grow", reason)
+    cycle.decide(incident, run, "grow", reason, WEIGHED)
     run = cycle.put(replace(run, joining=None, state=RunState.HEALING))
     trouble = Trouble("", joining=joining.nodes)
-    choice = Choice(HealStep.HOLD, nodes, kept, run.shunned, reason, ())
+    choice = Choice(HealStep.HOLD, nodes, kept, run.shunned, reason, WEIGHED)
     changeover.begin(cycle, run, joining.incident_id, trouble, choice)
 
 
