@@ -15,7 +15,7 @@ from unicrond.api import control
 from unicrond.api.control import ControlClient, ControlServer
 from unicrond.errors import BadInput, Unavailable
 from unicrond.model.decision import Mode
-from unicrond.model.events import Event, ModeSet, PauseSet, ReviewGiven, ShareSet
+from unicrond.model.events import Event, ModeSet, NodeAsked, PauseSet, ReviewGiven, ShareSet
 from unicrond.model.incident import Proof
 from unicrond.model.pause import Pause, PauseScope
 
@@ -87,10 +87,11 @@ def test_a_pause_becomes_an_event_and_a_note_none(tmp_path: Path) -> None:
         client = ControlClient(str(path))
         await asyncio.to_thread(client.pause, pause, True)
         await asyncio.to_thread(client.note, entry)
+        await asyncio.to_thread(client.node, "n7", True, "ada", "new memory")
         await server.stop()
 
     asyncio.run(story())
-    assert loop.events == [PauseSet(pause, True)]
+    assert loop.events == [PauseSet(pause, True), NodeAsked(100.0, "n7", True, "ada (new memory)")]
     assert noted == [entry]
 
 

@@ -231,6 +231,9 @@ class Told:
     def note(self, entry: Audited) -> None:
         self.notes.append(entry)
 
+    def node(self, name: str, drain: bool, who: str, why: str) -> None:
+        self.pauses.append((name, why, drain))
+
     def pause(self, pause: Pause, on: bool) -> None:
         self.pauses.append((pause.scope, pause.value, on))
 
@@ -416,3 +419,19 @@ def test_what_is_paused_is_listed(world: World, jwks: Path) -> None:
     assert items == [
         {"scope": "action", "value": "drain", "at": 5.0, "who": "ada", "why": "broken probe"}
     ]
+
+
+@pytest.mark.parametrize(
+    ("user", "path", "status"),
+    [
+        ("root", "/nodes/n1/drain", 200),
+        ("root", "/nodes/n1/resume", 403),
+        ("root", "/nodes/n77/drain", 404),
+        ("olga", "/nodes/n1/drain", 403),
+    ],
+)
+def test_admins_drain_nodes(world: World, jwks: Path, user: str, path: str, status: int) -> None:
+    site = Site(world, jwks)
+    assert site.as_user(user, path, {"why": "new memory"}).status_code == status
+    assert site.control.pauses == ([("n1", "new memory", True)] if status == 200 else [])
+    assert len(site.control.notes) == 1

@@ -7,6 +7,7 @@
      "why": "..."}
     {"v": 1, "command": "pause", "scope": "action", "value": "drain", "on": true, "who": "ada",
      "why": "..."}
+    {"v": 1, "command": "node", "node": "n7", "drain": true, "who": "root", "why": "..."}
     {"v": 1, "command": "audit", "entry": {"at": 1.7e9, "who": "alice", ...}}: is only noted
     {"ok": true}     or     {"ok": false, "error": "a sentence"}
 
@@ -31,7 +32,7 @@ from unicrond.api.sockets import bind_unix, peer_uid
 from unicrond.errors import BadInput, StoreUnavailable, Unavailable
 from unicrond.link.messages import MOST_NODES, MOST_WEIGHT
 from unicrond.model.decision import Mode
-from unicrond.model.events import Event, ModeSet, PauseSet, ReviewGiven, ShareSet
+from unicrond.model.events import Event, ModeSet, NodeAsked, PauseSet, ReviewGiven, ShareSet
 from unicrond.model.incident import Proof
 from unicrond.model.pause import Pause, PauseScope
 
@@ -61,6 +62,9 @@ class Control(Protocol):
     def pause(self, pause: Pause, on: bool) -> None:
         """In the same way."""
 
+    def node(self, name: str, drain: bool, who: str, why: str) -> None:
+        """In the same way."""
+
     def note(self, entry: Audited) -> None:
         """Puts a command into the audit log; raises Unavailable when that is not known."""
 
@@ -85,6 +89,9 @@ class ControlClient:
         self._command(
             "share", run_id=run_id, weight=weight, floor_nodes=floor_nodes, who=who, why=why
         )
+
+    def node(self, name: str, drain: bool, who: str, why: str) -> None:
+        self._command("node", node=name, drain=drain, who=who, why=why)
 
     def pause(self, pause: Pause, on: bool) -> None:
         words = {"scope": pause.scope, "value": pause.value, "who": pause.who, "why": pause.why}
@@ -203,6 +210,10 @@ def _named(who: str, why: str) -> str:
     return f"{who} ({why})" if why else who
 
 
+def _node(data: dict[str, Any], now: float, who: str, why: str) -> Event:
+    return NodeAsked(now, str(data["node"])[:MAX_WHY], data["drain"] is True, _named(who, why))
+
+
 def _pause(data: dict[str, Any], now: float, who: str, why: str) -> Event:
     pause = Pause(PauseScope(data["scope"]), str(data["value"])[:MAX_WHY], now, who, why)
     return PauseSet(pause, data["on"] is True)
@@ -214,4 +225,4 @@ def _number(value: object) -> int:
     return value
 
 
-_READERS = {"mode": _mode, "review": _review, "share": _share, "pause": _pause}
+_READERS = {"mode": _mode, "review": _review, "share": _share, "pause": _pause, "node": _node}

@@ -10,8 +10,10 @@ from db.queries import Queries
 from db.store import PAUSES_KEY, pauses_of
 from unicrond.api.callers import Asking, Role
 from unicrond.api.commands import Commands
+from unicrond.api.errors import NotFound
 from unicrond.api.models import PageOut
-from unicrond.api.reports import PauseIn, PauseOut
+from unicrond.api.reports import NodeAskedOut, PauseIn, PauseOut, WhyIn
+from unicrond.core.guards import OUR_REASON
 from unicrond.core.pauses import KEPT
 from unicrond.errors import BadInput, Refused
 from unicrond.model.decision import ActionKind
@@ -40,7 +42,32 @@ def routes(commands: Commands) -> APIRouter:
         """What was only observed meanwhile is decided again."""
         return _set(commands, caller, wanted, False)
 
+    @router.post("/nodes/{name}/drain")
+    def drain(caller: Asking, name: str, wanted: WhyIn) -> NodeAskedOut:
+        """Slurm starts no new job there; in mode active runs leave it."""
+        return _node(commands, caller, name, True, wanted.why)
+
+    @router.post("/nodes/{name}/resume")
+    def resume(caller: Asking, name: str, wanted: WhyIn) -> NodeAskedOut:
+        """Gives a node back that unicrond drained; what others drained is theirs to give back."""
+        return _node(commands, caller, name, False, wanted.why)
+
     return router
+
+
+def _node(commands: Commands, caller: Asking, name: str, drain: bool, why: str) -> NodeAskedOut:
+    with commands.noted(caller, "drain" if drain else "resume", f"node {name}", why):
+        if caller.role < Role.ADMIN:
+            raise Refused("only admins may drain nodes or give them back, as in Slurm")
+        node = commands.queries.node(name)
+        if node is None:
+            raise NotFound(f"{name}: no node of that name")
+        if not drain and not node.reason.startswith(OUR_REASON):
+            raise Refused(f"{name} was not drained by unicrond: use scontrol")
+        if drain and node.reason:
+            raise Refused(f"{name} is out of service already: {node.reason}")
+        commands.control.node(name, drain, caller.user, why)
+    return NodeAskedOut(node=name, state=node.state)
 
 
 def held(queries: Queries) -> tuple[Pause, ...]:

@@ -38,6 +38,19 @@ class PauseOut(BaseModel):
     why: str
 
 
+class WhyIn(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"why": "new memory"}]}
+    )
+    why: str = Field("", max_length=500)
+
+
+class NodeAskedOut(BaseModel):
+    model_config = example(node="n7", state="up")
+    node: str
+    state: str = Field(description="as Slurm described it before; /v1/why/NODE tells what comes")
+
+
 class WhatIfIn(BaseModel):
     model_config = ConfigDict(
         extra="forbid",

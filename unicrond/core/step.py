@@ -22,6 +22,7 @@ from unicrond.core import (
     signals,
     suspect,
 )
+from unicrond.core.asked import is_asked, on_asked
 from unicrond.core.cycle import Cycle, describe
 from unicrond.core.pauses import on_pause, why_paused
 from unicrond.core.shift import shift
@@ -35,6 +36,7 @@ from unicrond.model.events import (
     Event,
     ModeSet,
     OutcomeArrived,
+    NodeAsked,
     PauseSet,
     PolicySet,
     ReviewGiven,
@@ -115,6 +117,8 @@ class Core:
         if why := why_paused(state, action):
             return why
         run = state.runs.get(action.run_id) if action.run_id is not None else None
+        if is_asked(state, action):
+            return ""
         if action.run_id is None:  # for a node
             acts = state.mode is Mode.ACTIVE or action.kind is ActionKind.NOTIFY
             return "" if acts else f"mode is {state.mode}"
@@ -156,6 +160,8 @@ def _take(cycle: Cycle, event: Event) -> None:
             _on_mode(cycle, event)
         case ReviewGiven():
             record.on_review(cycle, event)
+        case NodeAsked():
+            on_asked(cycle, event)
         case PauseSet():
             _on_pause(cycle, event)
         case ShareSet():

@@ -137,6 +137,16 @@ class PauseSet:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeAsked:
+    """A person wants a node drained, or given back."""
+
+    at: float
+    node: str
+    drain: bool
+    who: str
+
+
+@dataclass(frozen=True, slots=True)
 class PolicySet:
     """The configuration was read anew: numbers of the policy by name, those that changed."""
 
@@ -163,6 +173,7 @@ Event = (
     | ReviewGiven
     | ShareSet
     | PauseSet
+    | NodeAsked
     | PolicySet
     | Tick
 )
