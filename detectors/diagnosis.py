@@ -31,6 +31,7 @@ from detectors.verdict import HARMLESS, Blame, Kind, Tier, Verdict
 from unicrond.model.incident import Severity
 
 SKEW_SECONDS = 1.0  # clocks of two nodes differ by this much at least
+APART_SECONDS = 60.0  # what happens later than this has reasons of its own
 OWN = {
     Tier.DECISIVE: 100,
     Tier.HARDWARE: 95,
@@ -101,7 +102,7 @@ class Seen:
 
 
 def diagnose(reports: Sequence[Report]) -> Diagnosis:
-    seen = [_read(report) for report in reports]
+    seen = _again([_read(report) for report in reports])
     if (planned := _planned(seen)) is not None:
         return planned
     suspects = [*_own(seen), *_named(seen), *_progress(seen), *_elsewhere(seen), *_silent(seen),
@@ -111,7 +112,22 @@ def diagnose(reports: Sequence[Report]) -> Diagnosis:
     if (common := _common_fault(seen, suspects)) is not None:
         return common
     ranked = sorted(suspects, key=_order)
-    return _conclude(ranked, seen)
+    return _conclude(_long_before(ranked, seen), seen)
+
+
+def _long_before(ranked: list[Suspect], seen: list[Seen]) -> list[Suspect]:
+    """What killed a rank, and cut others off, is not explained by what came a minute later."""
+    heaviest = ranked[0]
+    for one in sorted(ranked, key=lambda one: float("inf") if one.at is None else one.at):
+        if one.at is None or heaviest.at is None or one.at + APART_SECONDS > heaviest.at:
+            break
+        until = one.at + APART_SECONDS
+        if OWN[Tier.PROCESS] <= one.weight and any(
+            other.waits and other.report.at is not None and one.at <= other.report.at < until
+            for other in seen
+        ):
+            return [one, *(rest for rest in ranked if rest is not one)]
+    return ranked
 
 
 def _planned(seen: list[Seen]) -> Diagnosis | None:
@@ -123,8 +139,10 @@ def _planned(seen: list[Seen]) -> Diagnosis | None:
         for one in seen
         if one.found
     )
+    failed = any(one.verdict.is_failure for one in seen)
     for one in seen:
-        if one.verdict.kind in (Kind.TIME_LIMIT, Kind.PREEMPTION) and not broken:
+        by_slurm = one.verdict.kind in (Kind.TIME_LIMIT, Kind.PREEMPTION) and not broken
+        if by_slurm or (one.verdict.kind is Kind.CANCELLED and not failed):
             words = f"node {one.report.node} prints {one.verdict.evidence!r}"
             return Diagnosis(None, one.report.node or None, one.verdict.kind, NONE, 0.8, words)
     return None
@@ -135,6 +153,17 @@ def _read(report: Report) -> Seen:
     if report.rank is None and not report.label:
         report = replace(report, rank=mentions.own_rank(report.text))
     return Seen(report, judge("", report.text), mentions.read(report.text))
+
+
+def _again(seen: list[Seen]) -> list[Seen]:
+    """A port that goes down where one came back before flaps."""
+    flapped = {one.report.node for one in seen if one.flapped}
+    return [
+        replace(one, found=replace(one.found, verdict=replace(one.verdict, kind=Kind.FLAPPING)))
+        if one.found and one.verdict.kind is Kind.PORT_DOWN and one.report.node in flapped
+        else one
+        for one in seen
+    ]
 
 
 def _order(suspect: Suspect) -> tuple[int, float, int]:
@@ -157,7 +186,7 @@ def _own(seen: list[Seen]) -> list[Suspect]:
 
 def _own_weight(found: Finding) -> int:
     verdict, weight = found.verdict, OWN[found.tier]
-    if verdict.kind is Kind.FLAPPING:
+    if verdict.kind is Kind.FLAPPING and verdict.rule != "port.down":
         return FLAPPED
     if verdict.kind is Kind.STORAGE:
         return max(STORAGE, weight if verdict.blame is Blame.SELF else 0)
@@ -238,10 +267,18 @@ def _progress(seen: list[Seen]) -> list[Suspect]:
     if standing.at_odds and len(standing.odd) == 1:
         late, words = standing.odd, "is in another collective than the rest"
     return [
-        Suspect(one.report.rank, one.report.node, BEHIND, one.report.at, _hang(one), words)
+        Suspect(one.report.rank, one.report.node, BEHIND, one.report.at,
+                _at_odds(one) if late is standing.odd else _hang(one), words)
         for one in seen
         if one.report.rank in late
-    ]
+    ]  # fmt: skip
+
+
+def _at_odds(one: Seen) -> Verdict:
+    """The program sends a rank elsewhere, if nothing else is wrong with it."""
+    if one.verdict.is_failure and not one.waits:
+        return one.verdict
+    return Verdict(Kind.USER_BUG, SEV2, Blame.SELF, True, "diagnosis.at_odds", "")
 
 
 def _hang(one: Seen) -> Verdict:

@@ -88,7 +88,7 @@ RULES = (
          blame=UNKNOWN, tier=Tier.SUMMARY),
     # NCCL warns where a call ends with an error, and hardly elsewhere.
     Rule("nccl.warning", Kind.SOFTWARE, SEV2, ("nccl warn",),
-         r"nccl warn (?![^\n]*async (fatal )?event)\S", tier=Tier.HINT),
+         r"nccl warn (?![^\n]*async (\w+ )?event)\S", tier=Tier.HINT),
     # Where only the trail of result codes is left of an error.
     Rule("nccl.trail.cuda", Kind.CUDA, SEV2, ("-> 1", "retcode 1"), RESULT.format(1), tier=HINT,
          unless=ENDING),

@@ -229,3 +229,23 @@ def test_the_rank_whose_own_watchdog_stands_still_holds_up_those_that_time_out()
     stuck += " stuck for 480 seconds without making progress in monitoring enqueued collectives."
     reports = [Report(0, "n1", timed_out(9), 600), Report(2, "n1", timed_out(9), 600)]
     assert diagnose([*reports, Report(1, "n1", stuck, 480)]).root_rank == 1
+
+
+def test_what_killed_a_rank_is_not_explained_by_what_came_minutes_later() -> None:
+    found = diagnose(
+        [
+            Report(3, "node01", "KeyError: 'input_ids'", 10.0),
+            Report(0, "node01", CLOSED, 11.0),
+            Report(
+                9, "node02", "slurmstepd: error: Detected 1 oom_kill event in StepId=94.0.", 200.0
+            ),
+        ]
+    )
+    assert (found.root_rank, found.kind) == (3, Kind.USER_BUG)
+
+
+def test_a_cancelled_job_has_no_root_but_the_one_who_cancelled_it() -> None:
+    words = "slurmstepd: error: *** JOB 6231 ON node01 CANCELLED AT 2024-09-12T11:01:22 ***"
+    terminated = "srun: error: node02: task 1: Terminated"
+    found = diagnose([Report(None, "node01", words, 1.0), Report(8, "node02", terminated, 1.2)])
+    assert (found.root_rank, found.kind, found.severity) == (None, Kind.CANCELLED, Severity.NONE)
