@@ -130,9 +130,9 @@ class Elastic:
         order = self._word(place)
         if order is None or order.verb != "regroup" or self._formings >= MOST_FORMINGS:
             raise raised.error
-        print(
+        print(  # not the error's own words: the agent would take them for a new trouble
             f"unicron: generation {place.generation} is over for rank {place.rank} "
-            f"({_first_line(raised.error)}); it goes on in generation {order.generation}",
+            f"({type(raised.error).__name__}); it goes on in generation {order.generation}",
             file=sys.stderr,
         )
         self._taken = order
@@ -244,10 +244,6 @@ def _end_process(why: str) -> None:
     print(f"unicron: {why}: this process ends", file=sys.stderr, flush=True)
     faulthandler.dump_traceback()
     os._exit(NOT_OUT)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0][:200]
 
 
 def collective_for(backend: str) -> Collective:
