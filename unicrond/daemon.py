@@ -26,6 +26,7 @@ from unicrond import __version__
 from unicrond.api.control import ControlServer
 from unicrond.api.heartbeat import HEARTBEAT_KEY, Heartbeat
 from unicrond.config import Settings, as_environment, load_settings, read_flags
+from unicrond.core import allocated
 from unicrond.core.state import from_saved
 from unicrond.core.step import Core
 from unicrond.engine import Engine
@@ -139,12 +140,14 @@ class Daemon:
                 return Verdict("retry", f"Slurm has not told of {node}")
             return self._origins.judge(claim.origin, node, known.address)
         job, run = state.allocations.get(run_id), state.runs.get(run_id)
-        owner, nodes = (job.uid, job.nodes) if job else (run.uid, run.nodes) if run else (None, ())
+        held = allocated.held_nodes(state, run, job) if job and run else job.nodes if job else ()
+        owner, nodes = (job.uid, held) if job else (run.uid, run.nodes) if run else (None, ())
         if owner is None:
             return Verdict("retry", f"Slurm has not told of job {run_id} yet")
         if owner != uid:
             return Verdict("refused", f"job {run_id} is not yours")
-        if node not in nodes and job and job.state is JobState.RUNNING:
+        grows = run is not None and bool(run.companions)  # by nodes that Slurm has not told of
+        if node not in nodes and job and job.state is JobState.RUNNING and not grows:
             return Verdict("refused", f"Slurm took {node} from job {run_id}")
         if node not in nodes:
             return Verdict("retry", f"{node} is not a node of job {run_id}")

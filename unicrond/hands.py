@@ -15,6 +15,7 @@ ORDERS = frozenset(
         ActionKind.PREPARE_RANKS,
         ActionKind.START_RANKS,
         ActionKind.SPAWN_AGENT,
+        ActionKind.SUBMIT_COMPANION,
         ActionKind.END_RUN,
     }
 )
@@ -37,14 +38,15 @@ def _names(value: object) -> list[str]:
 
 
 def _job(action: Action) -> int:
-    assert action.run_id is not None
-    return action.run_id
+    """The run's own, or the companion that is named."""
+    return int(str(action.args.get("job_id", action.run_id)))
 
 
 _CALLS: dict[ActionKind, Callable[[Slurm, Action], None]] = {
     ActionKind.DRAIN: lambda slurm, a: slurm.drain(a.node, str(a.args["reason"])),
     ActionKind.RESUME: lambda slurm, a: slurm.resume(a.node, str(a.args["reason"])),
     ActionKind.SHRINK: lambda slurm, a: slurm.shrink(_job(a), _names(a.args["keep"])),
+    ActionKind.CANCEL: lambda slurm, a: slurm.cancel(_job(a), int(str(a.args["uid"]))),
     ActionKind.REQUEUE: lambda slurm, a: slurm.requeue(_job(a), int(str(a.args["restarts"]))),
     ActionKind.EXPEDITE: lambda slurm, a: slurm.expedite(
         _job(a), _names(a.args["exclude"]), int(str(a.args.get("nodes", 0)))

@@ -41,6 +41,9 @@ class Slurm(Protocol):
     def shrink(self, job_id: int, keep: Sequence[str]) -> None:
         """Gives back all nodes of the job but `keep`; refused off the batch host."""
 
+    def cancel(self, job_id: int, uid: int) -> None:
+        """Ends a job of this user; one that has ended is done already."""
+
     def requeue(self, job_id: int, restarts: int) -> None:
         """Requeues, unless the job's restart count is no longer `restarts`: done already."""
 

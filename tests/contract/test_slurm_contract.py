@@ -59,7 +59,7 @@ class SimulatedWorld:
             self._simulated.add_node(node, switch=SWITCHES[node])
         self.cut = self._simulated.cut
         self.restore = self._simulated.restore
-        self.cancel = self._simulated.cancel
+        self.cancel = self._simulated.scancel
         self.person_resumes = self._simulated.resume_by_person
         self.stop_controller = self._simulated.stop_controller
         self.start_controller = self._simulated.start_controller

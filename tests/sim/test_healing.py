@@ -85,7 +85,7 @@ def test_a_run_that_its_user_cancels_stays_cancelled_whatever_falls_with_it(worl
     agent = world.run(job).agents["n1"].agent
     world.tell(AgentLeft(world.clock.at, job, "n1", agent, True, 143))
     world.agents.kill_rank(job, "n2", text="Connection reset by peer")
-    world.slurm.cancel(job)
+    world.slurm.scancel(job)
     world.until(lambda: world.run(job).state is RunState.CANCELLED)
     world.pass_seconds(200)
     assert world.run(job).restarts == 0

@@ -200,6 +200,6 @@ def test_a_requeued_run_takes_no_more_than_before_while_others_wait(world: World
     allocation = world.slurm.snapshot().allocations[job]
     world.pass_seconds(3)
     assert nodes_to_ask_for(world.core.state, wish, allocation, ()) == 0
-    world.slurm.cancel(other)
+    world.slurm.scancel(other)
     world.pass_seconds(3)
     assert nodes_to_ask_for(world.core.state, wish, allocation, ()) == 6

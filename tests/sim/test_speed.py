@@ -136,6 +136,6 @@ def test_losses_that_are_no_number_are_one_incident_of_all_ranks(world: World) -
     assert (incident.kind, incident.root_rank, incident.count) == ("NaN/loss spike", 2, 3)
     assert "from train step 41 on its loss is nan" in incident.summary
     assert kinds(world) == [ActionKind.NOTIFY]
-    world.slurm.cancel(job)
+    world.slurm.scancel(job)
     world.until(lambda: world.run(job).state is RunState.CANCELLED)
     assert open_(world) == []

@@ -46,7 +46,10 @@ class World:
         self.clock = ManualClock()
         self.slurm = SimulatedSlurm(self.clock, early_return_fails=self.early_return_fails)
         self.agents = SimulatedAgents(self._requeue, self._complete)
+        self.agents.submit_companion = self._submit_companion
         self.agents.now = self.clock.at
+        self.companions: dict[int, int] = {}  # job -> its base
+        self._joined: set[int] = set()
         self.wishes: dict[int, tuple[Run, int, bool]] = {}
         self._started: dict[int, int] = {}  # job -> restarts that its agents were started for
         self._next_snapshot = 0.0
@@ -69,6 +72,7 @@ class World:
         user: str = "alice",
         uid: int = 1001,
         elastic: bool = False,
+        max_nodes: int | None = None,
         ranks_per_node: int = 1,
     ) -> int:
         job = self.slurm.submit(nodes, gpus_per_node=1, user=user, uid=uid)
@@ -79,7 +83,7 @@ class World:
             uid=uid,
             weight=1.0,
             min_nodes=min_nodes or nodes,
-            max_nodes=nodes,
+            max_nodes=max_nodes or nodes,
             ranks_per_node=ranks_per_node,
             nodes=(),
             batch_host="",
@@ -170,8 +174,26 @@ class World:
                 )
                 self.agents.start_job(here, steps, elastic)
             else:
-                self._kill_taken(job, allocation.nodes)
+                self._kill_taken(job, (*allocation.nodes, *self._companion_nodes(job)))
                 self._end_empty(job, allocation)
+
+    def _submit_companion(self, base: Run, nodes: int) -> int:
+        job = self.slurm.submit(nodes, gpus_per_node=1, user=base.user, uid=base.uid)
+        self.companions[job] = base.run_id
+        return job
+
+    def _companion_nodes(self, base: int) -> list[str]:
+        """Of companions that run; agents come up there, once."""
+        allocations = self.slurm.snapshot().allocations or {}
+        nodes: list[str] = []
+        for job, of in self.companions.items():
+            allocation = allocations.get(job)
+            if of == base and allocation and allocation.state is JobState.RUNNING:
+                nodes += allocation.nodes
+                if job not in self._joined:
+                    self._joined.add(job)
+                    self.agents.join_job(base, allocation.nodes)
+        return nodes
 
     def _kill_taken(self, job: int, nodes: tuple[str, ...]) -> None:
         running = self.agents.jobs.get(job)

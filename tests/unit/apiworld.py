@@ -36,6 +36,7 @@ class NotingControl:
         self.commands: list[tuple[Mode, int | None, str, str]] = []
         self.reviews: list[tuple[int, Proof, str, bool, str]] = []
         self.notes: list[Audited] = []
+        self.sizes: list[tuple[int, int, str, str]] = []
         self.shares: list[tuple[int, float | None, int | None, str, str]] = []
 
     def note(self, entry: Audited) -> None:
@@ -53,6 +54,9 @@ class NotingControl:
         self, run_id: int, weight: float | None, floor_nodes: int | None, who: str, why: str
     ) -> None:
         self.shares.append((run_id, weight, floor_nodes, who, why))
+
+    def resize(self, run_id: int, nodes: int, who: str, why: str) -> None:
+        self.sizes.append((run_id, nodes, who, why))
 
 
 class Asker:

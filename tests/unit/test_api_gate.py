@@ -228,6 +228,9 @@ class Told:
     ) -> None:
         raise AssertionError
 
+    def resize(self, run_id: int, nodes: int, who: str, why: str) -> None:
+        raise AssertionError
+
     def note(self, entry: Audited) -> None:
         self.notes.append(entry)
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from unicrond.agent import copies, facts, options, processes, settings
 from unicrond.agent.agent import Agent
 from unicrond.agent.claim import Claim
+from unicrond.agent.companion import base_of
 from unicrond.agent.environment import marker
 from unicrond.agent.guardian import Guardian
 from unicrond.agent.job import gpus_of, job_of
@@ -44,6 +45,8 @@ def _check(arguments: Sequence[str]) -> int:
     """Prints, for the wrapper, what it must export."""
     environment = dict(os.environ)
     nodes = int(environment.get("SLURM_JOB_NUM_NODES") or environment.get("SLURM_NNODES") or 1)
+    base = base_of(environment)
+    nodes = len(base.nodes) if base else nodes
     spec = options.parse(arguments, nodes, environment.get("SLURM_JOB_NAME", ""))
     _need_program(spec)
     _need_ranks(spec, gpus_of(environment))
@@ -61,6 +64,8 @@ def _check(arguments: Sequence[str]) -> int:
     handed_on = facts.to_json(found)
     if len(handed_on) < facts.LONGEST_VARIABLE:
         print(f"export {facts.VARIABLE}={shlex.quote(handed_on)}")
+    if base is not None:
+        print(f"base={base.run_id}")
     print(f"cpu_bind={'--cpu-bind=none' if found.binds_cpus else ''}")
     return 0
 
@@ -68,7 +73,9 @@ def _check(arguments: Sequence[str]) -> int:
 def _run(arguments: Sequence[str]) -> int:
     environment = dict(os.environ)
     job = job_of(environment, facts.facts_of(environment))
-    spec = options.parse(arguments, len(job.nodes), environment.get("SLURM_JOB_NAME", ""))
+    spec = options.parse(
+        arguments, len(job.base_nodes or job.nodes), environment.get("SLURM_JOB_NAME", "")
+    )
     _need_ranks(spec, job.gpus)
     site = settings.load(settings.paths(environment))
     folder = private_folder(job.run_id, job.node)

@@ -184,6 +184,7 @@ class Agent:
             log.error("the guardian is gone: a stuck agent would not lose its ranks")
         self._check_lease(now)
         self._look_whether_it_is_over(now)
+        self._leave_without_base(now)
         self._node.progressed(self._node.state.generation, self._inside.look())
         self._sensors.check(now)
         self._fellows.tell_newcomers()
@@ -194,6 +195,16 @@ class Agent:
             self._fellows.ask_membership()
             if not self._passed_over:
                 self._conductor.consider(position)
+
+    def _leave_without_base(self, now: float) -> None:
+        """A companion whose base is not heard any more would hold its nodes for ever."""
+        base = self._job.base_nodes
+        if not base or self._node.state.closing:
+            return
+        ages = self._fellows.ages(since=self._started)
+        if min(ages[node] for node in base) > self._settings.unattended_timeout_seconds:
+            log.warning("nothing is heard of the run that this companion is for: leaving")
+            self._ending.terminated()
 
     def _check_lease(self, now: float) -> None:
         state = self._node.state
@@ -238,7 +249,7 @@ class Agent:
     async def _end_if_over(self) -> None:
         job, newest = self._job, self._fellows.newest_generation()
         try:
-            standing = await slurm.standing(job.run_id, job.restarts, job.node)
+            standing = await slurm.standing(*job.in_slurm, job.node)
         except SlurmUnavailable:
             return
         if standing is slurm.Standing.HELD:

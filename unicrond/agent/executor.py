@@ -11,7 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
-from unicrond.agent import orders, slurm
+from unicrond.agent import companion, orders, slurm
 from unicrond.agent.job import Job
 from unicrond.agent.node import Node
 from unicrond.agent.orders import Result
@@ -23,6 +23,7 @@ from unicrond.model.run import Assignment
 log = logging.getLogger(__name__)
 REMEMBERED = 256
 HIGHEST_CODE = 255
+MOST_MINUTES = 10_000_000
 LONGEST_HOLD_SECONDS = 300.0  # ranks wait no longer for what comes of it either
 
 Reply = Callable[[Result], None]
@@ -73,6 +74,12 @@ class Executor:
             return await self._start(args)
         if kind == "spawn_agent":
             return self._spawn(fields.name(args, "target"))
+        if kind == "submit_companion":
+            nodes = fields.integer(args, "nodes", 1, messages.MOST_NODES)
+            minutes = fields.integer(args, "minutes", 0, MOST_MINUTES)
+            named = args.get("exclude") != []
+            exclude = fields.names(args, "exclude", messages.MOST_NODES) if named else ()
+            return await companion.submit(self._job, nodes, exclude, minutes)
         if kind == "end_run":
             code = fields.integer(args, "exit_code", 0, HIGHEST_CODE)
             return await self._end(code, fields.text(args, "reason"))

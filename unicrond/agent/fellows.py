@@ -38,7 +38,6 @@ class Fellows:
         broken: Callable[[int], None],
     ) -> None:
         self._node = job.node
-        self._nodes = job.nodes
         self._state = state
         self._executor = executor
         self._leave = leave
@@ -67,7 +66,7 @@ class Fellows:
     def ages(self, since: float) -> dict[str, float]:
         """Seconds that each node has been silent, none counted from before `since`."""
         now, heard = time.monotonic(), self.mesh.heard
-        ages = {node: now - max(heard.get(node, since), since) for node in self._nodes}
+        ages = {node: now - max(heard.get(node, since), since) for node in self.mesh.nodes()}
         return {**ages, self._node: 0.0}
 
     def member_ages(self, since: float) -> dict[str, float]:
@@ -147,7 +146,7 @@ class Fellows:
     def broadcast_end(self, key: str, args: Body) -> None:
         """Hubs to all, the others to hubs: an agent that unicrond cannot reach hears it so."""
         body = {"type": "order", "key": key, "kind": "end_run", "args": args}
-        for node in self._nodes if self.position is not None else self.mesh.hubs():
+        for node in self.mesh.nodes() if self.position is not None else self.mesh.hubs():
             if node != self._node:
                 self.mesh.send(node, body)
 

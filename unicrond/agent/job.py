@@ -9,9 +9,10 @@ import os
 import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from unicrond.agent.companion import base_of
 from unicrond.agent.facts import Facts
 from unicrond.errors import BadInput
 
@@ -30,6 +31,17 @@ class Job:
     output: Path | None  # the job's usual output file, when it is one
     spawned: bool  # started again by another agent, not by the job's own srun
     facts: Facts
+    companion_id: int = 0  # of the Slurm job that it is in, where that is not the base
+    base_nodes: tuple[str, ...] = ()  # the same
+
+    @property
+    def is_companion(self) -> bool:
+        return self.companion_id != 0
+
+    @property
+    def in_slurm(self) -> tuple[int, int]:
+        """The Slurm job that it is in, and which start of it."""
+        return (self.companion_id, 0) if self.companion_id else (self.run_id, self.restarts)
 
     @property
     def first_generation(self) -> int:
@@ -44,21 +56,26 @@ def job_of(environment: Mapping[str, str], facts: Facts) -> Job:
     if not run_id.isdigit() or not node:
         raise BadInput("SLURM_JOB_ID or SLURMD_NODENAME is not set: start me inside a Slurm job")
     nodes = facts.nodes or (node,)
+    base = base_of(environment)
+    if base is not None:
+        facts = replace(facts, addresses={**base.addresses, **facts.addresses})
     output = environment.get("UNICRON_OUTPUT", "")
     folder = environment.get("UNICRON_OUTPUT_DIR", "") or f"unicron-{run_id}"
     return Job(
-        run_id=int(run_id),
+        run_id=base.run_id if base else int(run_id),
         node=node,
         agent=f"{node}-{os.getpid()}-{secrets.token_hex(4)}",
-        nodes=nodes,
+        nodes=(*base.nodes, *nodes) if base else nodes,
         batch_host=environment.get("UNICRON_BATCH_HOST", "") or nodes[0],
-        restarts=_whole(environment.get("SLURM_RESTART_COUNT", "")),
-        secret=_secret(environment, len(nodes)),
+        restarts=base.restarts if base else _whole(environment.get("SLURM_RESTART_COUNT", "")),
+        secret=_secret(environment, len(nodes) + bool(base)),
         gpus=gpus_of(environment),
         output_folder=Path(folder).absolute(),
         output=Path(output) if output else None,
         spawned=environment.get("UNICRON_SPAWNED") == "1",
         facts=facts,
+        companion_id=int(run_id) if base else 0,
+        base_nodes=base.nodes if base else (),
     )
 
 

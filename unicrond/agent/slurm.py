@@ -16,6 +16,7 @@ from unicrond.errors import Refused, SlurmUnavailable
 from unicrond.model.strenum import StrEnum
 
 TIMEOUT_SECONDS = 10.0
+SUBMIT_TIMEOUT_SECONDS = 30.0
 PING_TIMEOUT_SECONDS = 4.0
 # What comes after COMPLETING is not shown: a job that was cancelled would be brought back to life.
 _HOLDING = ("RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT", "CONFIGURING")
@@ -26,7 +27,11 @@ _STEP_ONLY = re.compile(
 )
 
 
-async def _run(command: Sequence[str], timeout_seconds: float = TIMEOUT_SECONDS) -> tuple[int, str]:
+async def _run(
+    command: Sequence[str],
+    timeout_seconds: float = TIMEOUT_SECONDS,
+    environment: Mapping[str, str] | None = None,
+) -> tuple[int, str]:
     """Exit code and all that was printed. Raises SlurmUnavailable."""
     try:
         process = await asyncio.create_subprocess_exec(
@@ -34,6 +39,7 @@ async def _run(command: Sequence[str], timeout_seconds: float = TIMEOUT_SECONDS)
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
+            env=environment,
         )
     except OSError as error:
         raise SlurmUnavailable(f"{command[0]}: {error}") from error
@@ -101,6 +107,11 @@ async def requeue(run_id: int, restarts: int, node: str, lost: Collection[str] =
     code, text = await _run(["scontrol", "requeue", str(run_id)])
     if code:
         raise Refused(f"scontrol requeue {run_id}: {text[-200:]}")
+
+
+async def submit(command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
+    """Exit code and words of sbatch. Raises SlurmUnavailable."""
+    return await _run(command, SUBMIT_TIMEOUT_SECONDS, environment)
 
 
 async def cancel(run_id: int) -> None:

@@ -18,6 +18,8 @@ from unicrond.api.models import (
     ModeIn,
     ModeOut,
     PageOut,
+    ResizeIn,
+    ResizeOut,
     ReviewGivenOut,
     ReviewIn,
     ShareIn,
@@ -30,7 +32,7 @@ from unicrond.api.view import Viewer, heartbeat_of
 from unicrond.errors import Refused, Unavailable, UnicronError
 from unicrond.model.decision import Mode
 from unicrond.model.incident import Proof
-from unicrond.model.run import Run
+from unicrond.model.run import Run, RunState
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +82,7 @@ def routes(commands: Commands) -> APIRouter:
     router = APIRouter(tags=["commands"])
     _modes(router, commands)
     _shares(router, commands)
+    _sizes(router, commands)
     _reviews(router, commands)
     _audit(router, commands.queries)
     return router
@@ -121,6 +124,25 @@ def _shares(router: APIRouter, commands: Commands) -> None:
             weight=run.weight if weight is None else weight,
             floor_nodes=run.floor_nodes if floor is None else floor,
         )
+
+
+def _sizes(router: APIRouter, commands: Commands) -> None:
+    @router.post("/runs/{run_id}/resize")
+    def resize(caller: Asking, run_id: Number, wanted: ResizeIn) -> ResizeOut:
+        """How many nodes a run is to have, within what its user allows. What comes of it, the run's
+        story tells."""
+        with commands.noted(caller, f"resize to {wanted.nodes}", f"run {run_id}", wanted.why):
+            run = seen_run(commands.queries, run_id)
+            if refusal := rights.resize_refusal(caller, run, wanted.nodes, commands.account(run)):
+                raise Refused(refusal)
+            if not run.min_nodes <= wanted.nodes <= run.max_nodes:
+                raise Refused(
+                    f"{run.user} allows run {run_id} {run.min_nodes} to {run.max_nodes} nodes"
+                )
+            if run.state is not RunState.RUNNING or run.assignment is None:
+                raise Refused(f"run {run_id} is {run.state}: try again once it is running")
+            commands.control.resize(run_id, wanted.nodes, caller.user, wanted.why)
+        return ResizeOut(run_id=run_id, nodes=wanted.nodes, before=len(run.assignment.nodes))
 
 
 def _reviews(router: APIRouter, commands: Commands) -> None:

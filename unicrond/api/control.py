@@ -9,6 +9,7 @@
      "why": "..."}
     {"v": 1, "command": "node", "node": "n7", "drain": true, "who": "root", "why": "..."}
     {"v": 1, "command": "audit", "entry": {"at": 1.7e9, "who": "alice", ...}}: is only noted
+    {"v": 1, "command": "resize", "run_id": 4711, "nodes": 4, "who": "root", "why": "..."}
     {"ok": true}     or     {"ok": false, "error": "a sentence"}
 
 Rights were checked by the API (rights.py); the loop's side accepts its own user and root only.
@@ -32,7 +33,15 @@ from unicrond.api.sockets import bind_unix, peer_uid
 from unicrond.errors import BadInput, StoreUnavailable, Unavailable
 from unicrond.link.messages import MOST_NODES, MOST_WEIGHT
 from unicrond.model.decision import Mode
-from unicrond.model.events import Event, ModeSet, NodeAsked, PauseSet, ReviewGiven, ShareSet
+from unicrond.model.events import (
+    Event,
+    ModeSet,
+    NodeAsked,
+    PauseSet,
+    ResizeAsked,
+    ReviewGiven,
+    ShareSet,
+)
 from unicrond.model.incident import Proof
 from unicrond.model.pause import Pause, PauseScope
 
@@ -57,6 +66,9 @@ class Control(Protocol):
     def set_share(
         self, run_id: int, weight: float | None, floor_nodes: int | None, who: str, why: str
     ) -> None:
+        """In the same way."""
+
+    def resize(self, run_id: int, nodes: int, who: str, why: str) -> None:
         """In the same way."""
 
     def pause(self, pause: Pause, on: bool) -> None:
@@ -89,6 +101,9 @@ class ControlClient:
         self._command(
             "share", run_id=run_id, weight=weight, floor_nodes=floor_nodes, who=who, why=why
         )
+
+    def resize(self, run_id: int, nodes: int, who: str, why: str) -> None:
+        self._command("resize", run_id=run_id, nodes=nodes, who=who, why=why)
 
     def node(self, name: str, drain: bool, who: str, why: str) -> None:
         self._command("node", node=name, drain=drain, who=who, why=why)
@@ -206,6 +221,13 @@ def _share(data: dict[str, Any], now: float, who: str, why: str) -> Event:
     return ShareSet(now, _number(data["run_id"]), _named(who, why), weight, floor)
 
 
+def _resize(data: dict[str, Any], now: float, who: str, why: str) -> Event:
+    nodes = _number(data["nodes"])
+    if not 1 <= nodes <= MOST_NODES:
+        raise ValueError(f"nodes {nodes} is not between 1 and {MOST_NODES}")
+    return ResizeAsked(now, _number(data["run_id"]), nodes, _named(who, why))
+
+
 def _named(who: str, why: str) -> str:
     return f"{who} ({why})" if why else who
 
@@ -225,4 +247,7 @@ def _number(value: object) -> int:
     return value
 
 
-_READERS = {"mode": _mode, "review": _review, "share": _share, "pause": _pause, "node": _node}
+_READERS = {
+    "mode": _mode, "review": _review, "share": _share, "resize": _resize, "pause": _pause,
+    "node": _node,
+}  # fmt: skip

@@ -367,6 +367,21 @@ class ShareOut(BaseModel):
     floor_nodes: int
 
 
+class ResizeIn(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"nodes": 4, "why": "idle nodes"}]}
+    )
+    nodes: int = Field(ge=1, le=MOST_NODES)
+    why: str = Field("", max_length=500)
+
+
+class ResizeOut(BaseModel):
+    model_config = example(run_id=4711, nodes=4, before=2)
+    run_id: int
+    nodes: int
+    before: int
+
+
 class ReviewIn(BaseModel):
     model_config = ConfigDict(
         extra="forbid",

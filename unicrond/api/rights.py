@@ -1,10 +1,10 @@
 """Who may give which command.
 
-who                    cluster's mode  run's mode          a review      run's share
+who                    cluster's mode  run's mode          a review      run's share, size
 admin                  yes             yes                 yes           yes
 operator               paused only     yes, as the owner   yes           no
-the run's owner, who   no              yes, active only    of this run   a lower weight
-coordinates its account                if the cluster is
+the run's owner, who   no              yes, active only    of this run   a lower weight,
+coordinates its account                if the cluster is                 a smaller size
 anybody else           no              no                  no            no
 
 Root and unicrond's own user are admins (gate.py).
@@ -51,6 +51,17 @@ def share_refusal(
         return f"run {run.run_id} is {run.user}'s: only its owner and admins may set its share"
     if floor_nodes is not None or (weight is not None and weight > run.weight):
         return f"only an admin may raise the weight of run {run.run_id} or guarantee it nodes"
+    return ""
+
+
+def resize_refusal(caller: Caller, run: Run, nodes: int, account: str) -> str:
+    """Why this size is not theirs to order, "" when it is: owners may give nodes back."""
+    if caller.role is Role.ADMIN:
+        return ""
+    if not caller.owns(run.user, run.uid, account):
+        return f"run {run.run_id} is {run.user}'s: only its owner and admins may resize it"
+    if nodes > len(run.assignment.nodes if run.assignment else run.nodes):
+        return f"only an admin may have run {run.run_id} grow"
     return ""
 
 

@@ -296,6 +296,10 @@ def describe(action: Action) -> str:
             return f"start the agent of {action.args.get('target')} again (from {action.node})"
         case ActionKind.DRAIN:
             return f"drain {action.node} ({action.args.get('reason')})"
+        case ActionKind.SUBMIT_COMPANION:
+            return f"submit a companion job of {action.args.get('nodes')} nodes{where}"
+        case ActionKind.CANCEL:
+            return f"cancel job {action.args.get('job_id')}"
         case ActionKind.RESUME:
             return f"undo the drain of {action.node}"
         case ActionKind.SHRINK:

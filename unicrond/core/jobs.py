@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from unicrond.core import queued, reasons
+from unicrond.core import allocated, queued, reasons
 from unicrond.core.agents import TERMINATED, incarnate, leave_start
 from unicrond.core.cycle import Cycle
 from unicrond.core.trouble import Fault, report
@@ -88,9 +88,10 @@ def _running(cycle: Cycle, run: Run, allocation: Allocation) -> None:
         run = cycle.put(replace(run, user=facts[0], batch_host=facts[1], whole_nodes=facts[2]))
         if not run.whole_nodes:
             cycle.note("note", "the job has parts of nodes: it is observed only", run)
-    if allocation.nodes and set(allocation.nodes) != set(run.nodes):
-        gone = [n for n in run.nodes if n not in allocation.nodes]
-        run = cycle.put(replace(run, nodes=allocation.nodes))
+    held = allocated.held_nodes(cycle.state, run, allocation)
+    if allocation.nodes and set(held) != set(run.nodes):
+        gone = [n for n in run.nodes if n not in held]
+        run = cycle.put(replace(run, nodes=held))
         if gone:
             cycle.note("note", f"Slurm took {','.join(gone)} from the job", run)
         _leave_taken(cycle, run, gone)

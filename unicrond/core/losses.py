@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from unicrond.core import record
+from unicrond.core import allocated, record
 from unicrond.core.cycle import Cycle
 from unicrond.core.guards import OUR_REASON, drain_incident, drains_left, lease_of
 from unicrond.model.cluster import Allocation, JobState, NodeState
@@ -64,7 +64,7 @@ def on_outcome(cycle: Cycle, run: Run, action: Action, outcome: Outcome) -> None
     elif action.kind is ActionKind.DRAIN:
         back = not done and is_back(run, loss.node)
         _put(cycle, run, replace(loss, state=LossState.RETURNED if back else LossState.DRAINED))
-    elif action.kind is ActionKind.SHRINK:
+    elif action.kind in (ActionKind.SHRINK, ActionKind.CANCEL):
         _put(cycle, run, replace(loss, state=LossState.RELEASED if done else LossState.KEPT))
 
 
@@ -130,9 +130,11 @@ def drain(cycle: Cycle, run: Run, incident_id: int, node: str, kind: str) -> boo
 
 
 def _give_back(cycle: Cycle, run: Run, loss: Loss) -> None:
-    allocation = _allocation(cycle, run)
+    allocation = allocated.job_of(cycle.state, run, loss.node)
     if allocation is None:
         _put(cycle, run, replace(loss, state=LossState.RELEASED))
+    elif allocation.job_id != run.run_id:
+        _give_back_companion(cycle, run, loss, allocation)
     elif loss.node not in allocation.nodes:
         _put(cycle, run, replace(loss, state=LossState.RELEASED), "Slurm took it from the job")
     elif loss.node != allocation.batch_host and not _batch_host_lost(run, allocation):
@@ -146,6 +148,18 @@ def _give_back(cycle: Cycle, run: Run, loss: Loss) -> None:
             replace(loss, state=LossState.KEPT),
             "the batch host cannot be given back; Slurm will take it",
         )
+
+
+def _give_back_companion(cycle: Cycle, run: Run, loss: Loss, job: Allocation) -> None:
+    """All of it, where it would be left without its batch host or without a node."""
+    keep = [n for n in job.nodes if n not in _given_back(run)]
+    _put(cycle, run, replace(loss, waiting=True))
+    if job.batch_host in keep:
+        number, shrink = loss.incident_id, ActionKind.SHRINK
+        cycle.act(number, run, shrink, loss.node, keep=keep, job_id=job.job_id)
+    else:
+        number, cancel = loss.incident_id, ActionKind.CANCEL
+        cycle.act(number, run, cancel, loss.node, job_id=job.job_id, uid=run.uid)
 
 
 def _goes_on_without(run: Run, node: str) -> bool:
@@ -166,7 +180,7 @@ def _with_left(cycle: Cycle, run: Run) -> Run:
     deadline = cycle.now + cycle.state.policy.confirm_timeout_seconds
     left = tuple(
         Loss(node, incident_id, cycle.now, deadline, LossState.LEFT)
-        for node in allocation.nodes
+        for node in run.nodes
         if node in run.shunned and node not in kept and _is_unseen(run, node)
         if (incident_id := drain_incident(cycle.state, node))
     )
@@ -191,7 +205,9 @@ def _batch_host_lost(run: Run, allocation: Allocation) -> bool:
 
 def _taken(cycle: Cycle, run: Run, node: str) -> bool:
     allocation = _allocation(cycle, run)
-    return allocation is not None and bool(allocation.nodes) and node not in allocation.nodes
+    if allocation is None or not allocation.nodes:
+        return False
+    return node not in allocated.held_nodes(cycle.state, run, allocation)
 
 
 def _allocation(cycle: Cycle, run: Run) -> Allocation | None:

@@ -33,6 +33,7 @@ class Policy:
     resend_seconds: float = 5.0  # an order without an outcome is sent again
     # nodes that go and come
     leave_before_seconds: float = 300.0  # ahead of a maintenance window
+    companion_timeout_seconds: float = 120.0  # for a companion job to start
     return_settle_seconds: float = 60.0  # a lost node must be well for so long before it is used
     quarantine_seconds: float = 21_600.0  # the same, where it was lost three times in a day
     # giving up

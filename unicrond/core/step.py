@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from unicrond.core import (
     agents,
+    companions,
     departures,
     hardware,
     heal,
@@ -39,6 +40,7 @@ from unicrond.model.events import (
     NodeAsked,
     PauseSet,
     PolicySet,
+    ResizeAsked,
     ReviewGiven,
     ShareSet,
     SignalArrived,
@@ -54,9 +56,13 @@ _ON_SLURM = (
     ActionKind.DRAIN,
     ActionKind.RESUME,
     ActionKind.SHRINK,
+    ActionKind.CANCEL,
     ActionKind.REQUEUE,
     ActionKind.EXPEDITE,
 )
+# a companion ends with its base in every mode
+_AT_ALL_TIMES = (ActionKind.NOTIFY, ActionKind.CANCEL)
+_BY_AGENTS = (ActionKind.END_RUN, ActionKind.SUBMIT_COMPANION)
 
 
 class Core:
@@ -88,6 +94,7 @@ class Core:
             losses.advance(cycle, self.state.runs[run.run_id])
             if ticked:
                 joining.advance(cycle, self.state.runs[run.run_id])
+                companions.advance(cycle, self.state.runs[run.run_id])
         changes = cycle.changes()
         if ticked:
             self.state.forget_before(now - 3600)
@@ -120,7 +127,7 @@ class Core:
         if is_asked(state, action):
             return ""
         if action.run_id is None:  # for a node
-            acts = state.mode is Mode.ACTIVE or action.kind is ActionKind.NOTIFY
+            acts = state.mode is Mode.ACTIVE or action.kind in _AT_ALL_TIMES
             return "" if acts else f"mode is {state.mode}"
         if run is None or run.state.ended:
             return "the run is over"
@@ -145,6 +152,7 @@ def _take(cycle: Cycle, event: Event) -> None:
             agents.on_beat(cycle, event)
         case SnapshotTaken():
             jobs.on_snapshot(cycle, event.snapshot)
+            companions.look(cycle)
             departures.look(cycle)
             returns.look(cycle)
         case AgentJoined():
@@ -164,6 +172,8 @@ def _take(cycle: Cycle, event: Event) -> None:
             on_asked(cycle, event)
         case PauseSet():
             _on_pause(cycle, event)
+        case ResizeAsked():
+            companions.on_resize(cycle, event)
         case ShareSet():
             _on_share(cycle, event)
         case PolicySet():
@@ -177,7 +187,7 @@ def _is_its_own(cycle: Cycle, event: OutcomeArrived) -> bool:
     action, _ = cycle.state.pending.get(event.outcome.key, (None, 0.0))
     if action is None:
         return False
-    told = action.kind in heal.ORDERS or action.kind is ActionKind.END_RUN
+    told = action.kind in heal.ORDERS or action.kind in _BY_AGENTS
     return told and (action.run_id, action.node) == (event.run_id, event.node)
 
 
@@ -191,7 +201,8 @@ def _on_outcome(cycle: Cycle, outcome: Outcome) -> None:
         hardware.on_outcome(cycle, action, outcome)
         returns.on_outcome(cycle, action, outcome)
         return
-    for handle in (heal.on_outcome, losses.on_outcome, joining.on_outcome):
+    handlers = (heal.on_outcome, losses.on_outcome, joining.on_outcome, companions.on_outcome)
+    for handle in handlers:
         run = cycle.state.runs.get(action.run_id)
         if run is not None:
             handle(cycle, run, action, outcome)

@@ -1,4 +1,5 @@
-"""`unicronctl run weight|floor`: what a run's work is worth, and what it is guaranteed."""
+"""`unicronctl run weight|floor|resize`: what a run's work is worth, what it is guaranteed, and its
+size."""
 
 from __future__ import annotations
 
@@ -37,6 +38,29 @@ def floor(
 ) -> None:
     """Set how many nodes every plan leaves it."""
     _set(context, run, {"floor_nodes": nodes, "why": why}, dry_run)
+
+
+@app.command()
+def resize(
+    context: typer.Context,
+    run: RunId,
+    nodes: Annotated[int, typer.Argument(metavar="N", help="Nodes that it is to have.")],
+    why: Why = "",
+    dry_run: DryRun = False,
+) -> None:
+    """Grow it by a companion job, or shrink it; its owner may only shrink it."""
+    client = Client(context.obj)
+    if dry_run:
+        found = client.get(f"/runs/{run}")
+        before = len(found["running_on"])
+        verb = "grow" if nodes > before else "shrink"
+        print(
+            f"would {verb} run {run} of {found['user']} from {before} to {nodes} nodes"
+            f" (its user allows {found['min_nodes']} to {found['max_nodes']})"
+        )
+        return
+    done = client.post(f"/runs/{run}/resize", {"nodes": nodes, "why": why})
+    print(f"run {run}: from {done['before']} to {done['nodes']} nodes; see `unicronctl why {run}`")
 
 
 def _set(context: typer.Context, run: int, wanted: dict[str, object], dry_run: bool) -> None:

@@ -203,9 +203,14 @@ def dial_unicrond(
 
 
 def accept_peer(
-    me: Identity, nodes: Iterable[str], secret: bytes, nonce: str, speaks: Versions = SPEAKS
+    me: Identity,
+    nodes: Iterable[str] | None,
+    secret: bytes,
+    nonce: str,
+    speaks: Versions = SPEAKS,
 ) -> Handshake:
-    """The listener's side; whoever knows the secret is an agent of the run."""
+    """The listener's side; whoever knows the secret is an agent of the run. `nodes`: on one of
+    these, None: on any."""
     yield Send(_hello(nonce, speaks))
     prove: Body = yield Receive()
     offered, version = _agree(prove, "prove", speaks)
@@ -215,7 +220,8 @@ def accept_peer(
     proof = _Proof(secret, nonce, fields.text(prove, "nonce", 100), _ranges(speaks, offered))
     if not proof.holds("dialer", peer, prove):
         return (yield from _refuse("the proof does not fit this run", False, speaks))
-    if peer.run_id != me.run_id or peer.node == me.node or peer.node not in frozenset(nodes):
+    stranger = nodes is not None and peer.node not in frozenset(nodes)
+    if peer.run_id != me.run_id or peer.node == me.node or stranger:
         return (yield from _refuse(f"{peer.node} is no other node of this run", False, speaks))
     yield Send(
         {"v": speaks.newest, "type": "welcome", "node": me.node, "agent": me.agent}

@@ -35,6 +35,7 @@ from unicrond.link.session import fresh_nonce, shake
 log = logging.getLogger(__name__)
 
 HUBS = 3
+MOST_NODES = 16_384
 CONNECT_SECONDS = 2.0
 HANDSHAKE_SECONDS = 2.0
 PORT_ATTEMPTS = 8
@@ -83,6 +84,10 @@ class PeerMesh:
         """Node -> when it was last heard (monotonic), directly or through a hub."""
 
     # ------------------------------------------------------------ what others ask
+
+    def nodes(self) -> tuple[str, ...]:
+        """All that are known, those that came later last."""
+        return tuple(self._order)
 
     def hubs(self) -> tuple[str, ...]:
         """The lowest three nodes that this agent hears directly, itself included."""
@@ -260,7 +265,7 @@ class PeerMesh:
         task.add_done_callback(self._greeting.discard)
 
     async def _greet(self, channel: Channel) -> None:
-        handshake = accept_peer(self._me, self._order, self._secret, fresh_nonce(), self._speaks)
+        handshake = accept_peer(self._me, None, self._secret, fresh_nonce(), self._speaks)
         try:
             end = await asyncio.wait_for(shake(channel, handshake), HANDSHAKE_SECONDS)
             if not isinstance(end, Refusal) and end.peer is not None:
@@ -277,11 +282,17 @@ class PeerMesh:
         """The newest link to a node counts: its agent knows best which one it uses."""
         if (old := self._links.pop(node, None)) is not None:
             old.channel.close("a newer link took its place", abort=True)
+        self._admit(node)
         link = self._links[node] = _Link(channel)
         self.heard[node] = time.monotonic()
         channel.start(
             lambda body: self._take(node, link, body), lambda reason, _: self._lost(node, link)
         )
+
+    def _admit(self, node: str) -> None:
+        """One that came later, in a companion job: it knows the run's secret."""
+        if len(self._order) < MOST_NODES:
+            self._order.setdefault(node, len(self._order))
 
     def _lost(self, node: str, link: _Link) -> None:
         if self._links.get(node) is link:
@@ -295,13 +306,14 @@ class PeerMesh:
             self._take_relay(node, body)
             return
         if body["type"] == "beat":
-            self._take_heard(link, fields.ages(body, "heard", len(self._order)))
+            self._take_heard(link, fields.ages(body, "heard", MOST_NODES))
         self._on_message(node, body)
 
     def _take_heard(self, link: _Link, ages: Mapping[str, float]) -> None:
         link.hears = frozenset(ages)
         now = time.monotonic()
         for node, age in ages.items():
+            self._admit(node)
             if node in self._order and node != self._me.node:
                 self.heard[node] = max(now - age, self.heard.get(node, now - age))
 
@@ -309,7 +321,7 @@ class PeerMesh:
         """For me; or, straight from its sender, for a node that I have a link to."""
         to, sender = fields.name(body, "to"), fields.name(body, "from")
         inner = fields.mapping(body, "body")
-        if type(inner.get("type")) is not str or sender not in self._order:
+        if type(inner.get("type")) is not str or not sender:
             raise ProtocolError("a relay without a message or a sender")
         if to == self._me.node:
             self._on_message(sender, inner)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from transition.membership import assign
@@ -35,6 +35,11 @@ NEVER = float("inf")
 MASTER_PORT = 29500
 
 
+def _no_companions(base: Run, nodes: int) -> int:
+    """Slurm refuses them."""
+    return 0
+
+
 class SimulatedAgents:
     """`requeue(run_id, restarts)`, `complete(run_id, code)`: what agents ask of Slurm."""
 
@@ -51,6 +56,7 @@ class SimulatedAgents:
         self.lease_seconds = LEASE_SECONDS
         self.now = 0.0
         self._requeue, self._complete = requeue, complete
+        self.submit_companion: Callable[[Run, int], int] = _no_companions
         self._later: list[tuple[float, int, Callable[[], None]]] = []
         self._events: list[Event] = []
         self._told_last: list[SignalArrived] = []
@@ -81,6 +87,13 @@ class SimulatedAgents:
             self._after(DIAL_SECONDS, partial(self._dial, job, job.agents[node]))
         first = 1 + 1000 * wish.restarts
         self._after(1.0, lambda: self._lead(job, first, wish.nodes))
+
+    def join_job(self, run_id: int, nodes: Iterable[str]) -> None:
+        """A companion of the run's job started: its agents come up, and wait."""
+        job = self.jobs[run_id]
+        for node in nodes:
+            job.agents[node] = self._new_agent(job, node)
+            self._after(DIAL_SECONDS, partial(self._dial, job, job.agents[node]))
 
     def end_job(self, run_id: int) -> None:
         """Slurm killed everything: scancel, a failed job, a requeue."""
@@ -248,6 +261,9 @@ class SimulatedAgents:
             case ActionKind.SPAWN_AGENT:
                 self._after(SPAWN_SECONDS, lambda: self._spawn(job, str(args["target"])))
                 self._outcome(agent, action.key, OutcomeState.DONE)
+            case ActionKind.SUBMIT_COMPANION:
+                job_id = self.submit_companion(job.wish, int(str(args["nodes"])))
+                self._outcome(agent, action.key, OutcomeState.DONE, {"job_id": job_id})
             case ActionKind.END_RUN:
                 self._end(job, int(str(args["exit_code"])))
 

@@ -16,11 +16,13 @@ class ActionKind(StrEnum):
     PREPARE_RANKS = "prepare_ranks"  # assignment: its new members are started, and wait
     START_RANKS = "start_ranks"  # assignment; master_node, master_port
     SPAWN_AGENT = "spawn_agent"  # target: node whose agent died
+    SUBMIT_COMPANION = "submit_companion"  # nodes, exclude, minutes (0: no limit)
     END_RUN = "end_run"  # exit_code, reason
     # Slurm
     DRAIN = "drain"
     RESUME = "resume"  # reason: as the drain's; undoes it
-    SHRINK = "shrink"  # keep: nodes that stay
+    SHRINK = "shrink"  # keep: nodes that stay; job_id, where it is a companion
+    CANCEL = "cancel"  # job_id of a companion, uid of its user
     REQUEUE = "requeue"  # restarts: Slurm's count before
     EXPEDITE = "expedite"  # exclude: nodes; starts the requeued job once it is pending
     # the network

@@ -118,6 +118,16 @@ class ReviewGiven:
 
 
 @dataclass(frozen=True, slots=True)
+class ResizeAsked:
+    """A run is to have so many nodes."""
+
+    at: float
+    run_id: int
+    nodes: int
+    who: str
+
+
+@dataclass(frozen=True, slots=True)
 class ShareSet:
     """What a run's work is worth, or is guaranteed, was changed. None: as before."""
 
@@ -171,6 +181,7 @@ Event = (
     | OutcomeArrived
     | ModeSet
     | ReviewGiven
+    | ResizeAsked
     | ShareSet
     | PauseSet
     | NodeAsked

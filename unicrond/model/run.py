@@ -182,6 +182,18 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True)
+class Companion:
+    """A second job of a run, through which it has more nodes. Times are Unix seconds."""
+
+    incident_id: int  # of the order to grow
+    size: int  # nodes asked for
+    restarts: int  # of the base, for which it was submitted
+    asked_at: float
+    deadline: float  # for it to start
+    job_id: int = 0  # 0: not submitted yet
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """One training. `run_id` is the job id of its base allocation."""
 
@@ -222,6 +234,7 @@ class Run:
     lease_seconds: float = 0.0  # the longest that an agent of it keeps
     workload: Workload = PLAIN
     joining: Joining | None = None
+    companions: tuple[Companion, ...] = ()
     floor_nodes: int = 0  # that plans leave it in any case; an admin's guarantee
 
     @property

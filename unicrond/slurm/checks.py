@@ -56,6 +56,13 @@ def shrink_is_due(job: Allocation, keep: Sequence[str]) -> bool:
     return True
 
 
+def cancel_is_due(job: Allocation, uid: int) -> bool:
+    """False when it has ended; Refused when it is another's: a user's agent told its number."""
+    if job.uid != uid:
+        raise Refused(f"job {job.job_id} belongs to {job.user}")
+    return job.state.live and job.state is not JobState.COMPLETING
+
+
 def requeue_is_due(job: Allocation, restarts: int) -> bool:
     """False when it was requeued since; Refused when its owner or its own end decided otherwise.
 

@@ -84,6 +84,10 @@ class CommandLineSlurm:
             staying = fold(node for node in job.nodes if node in keep)
             self._update(f"JobId={job_id}", f"NodeList={staying}")
 
+    def cancel(self, job_id: int, uid: int) -> None:
+        if checks.cancel_is_due(self._job(job_id), uid):
+            self._command.run("scancel", str(job_id))
+
     def requeue(self, job_id: int, restarts: int) -> None:
         if checks.requeue_is_due(self._job(job_id), restarts):
             self._command.run("scontrol", "requeue", str(job_id))

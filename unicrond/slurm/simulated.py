@@ -122,6 +122,11 @@ class SimulatedSlurm:
             job.nodes = [node for node in job.nodes if node in keep]
             self._schedule()
 
+    def cancel(self, job_id: int, uid: int) -> None:
+        self._ask()
+        if checks.cancel_is_due(self._shown_job(self._job(job_id)), uid):
+            self.scancel(job_id)
+
     def requeue(self, job_id: int, restarts: int) -> None:
         self._ask()
         job = self._job(job_id)
@@ -165,8 +170,8 @@ class SimulatedSlurm:
         self._schedule()
         return job_id
 
-    def cancel(self, job_id: int) -> None:
-        """As scancel does it."""
+    def scancel(self, job_id: int) -> None:
+        """As a person does it."""
         self._ask()
         job = self._job(job_id)
         if job.state is JobState.RUNNING:
