@@ -38,7 +38,10 @@ def free_port() -> int:
 class Stage:
     """One run on one machine. Members are given as (name, node)."""
 
-    def __init__(self, folder: Path, command: Sequence[str]) -> None:
+    def __init__(
+        self, folder: Path, command: Sequence[str], raised: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """`raised`: a member told of its exception."""
         self._folder = folder
         self._command = command
         self._loop = asyncio.new_event_loop()
@@ -47,7 +50,7 @@ class Stage:
         self._assignment = Assignment(0, "o", ())
         (folder / "agent").mkdir()
         self._socket = RankSocket(
-            folder / "agent", self._place_of, lambda g, i: None, lambda m, t, w: None
+            folder / "agent", self._place_of, lambda g, i: None, lambda m, t, w: raised(m)
         )
         self._call(self._socket.open())
         self.ranks: dict[str, Child] = {}
@@ -135,8 +138,10 @@ class Stage:
 
 
 @contextlib.contextmanager
-def stage(folder: Path, *command: str) -> Iterator[Stage]:
-    made = Stage(folder, command)
+def stage(
+    folder: Path, *command: str, raised: Callable[[str], None] = lambda _: None
+) -> Iterator[Stage]:
+    made = Stage(folder, command, raised)
     try:
         yield made
     finally:

@@ -23,7 +23,7 @@ from unicron.errors import Revoked, Stuck
 ARRIVE_SECONDS = 120.0  # for all members, of which new ones load their libraries first
 CONNECT_SECONDS = 10.0  # once all are there
 LEAVE_SECONDS = 10.0
-_LOOK_SECONDS = 0.02
+_LOOK_SECONDS = 0.005
 _NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")
 
 

@@ -32,7 +32,7 @@ DECISION_SECONDS = 300.0  # from `stay` to what comes of it
 TIMEOUT_SECONDS = 1800.0  # of a collective
 STAY_GRACE_SECONDS = 0.1  # to a cut: the peers are stuck, what was under way has arrived
 REGROUP_GRACE_SECONDS = 1.0  # the peers may all be well, and transfer
-QUIET_SECONDS = 0.03  # from an error to closing connections that peers may still send on
+QUIET_SECONDS = 0.03  # from an error, or word, to closing connections that peers may still use
 OUT_SECONDS = 15.0  # to be out of a generation that is over
 WAITS = "UNICRON_WAITS"  # set where a process is started for a generation to come
 NOT_OUT = 75  # exit code: to be tried again in a new process
@@ -125,7 +125,8 @@ class Elastic:
             raise raised.error
         raised.forget_frames()
         if self._in >= 0:
-            time.sleep(QUIET_SECONDS)
+            since = time.monotonic() - self._over_at if isinstance(raised.error, Revoked) else 0.0
+            time.sleep(max(0.0, QUIET_SECONDS - since))
             self._leave(place.generation)
         order = self._word(place)
         if order is None or order.verb != "regroup" or self._formings >= MOST_FORMINGS:
