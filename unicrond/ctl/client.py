@@ -24,16 +24,16 @@ class Client:
         self._socket, self._address = settings.api_socket, settings.api_listen
 
     def get(self, path: str, **parameters: object) -> Answer:
-        refusal = _refusal(self._socket)
-        client = _over_tcp(self._address) if refusal else _over_unix(self._socket)
+        why = refusal(self._socket)
+        client = _over_tcp(self._address) if why else _over_unix(self._socket)
         try:
             return _ask(client, "GET", path, params=_present(parameters))
         except httpx.ConnectError as error:
-            raise self._absent(f"{refusal}; on {self._address}: {error}") from None
+            raise self._absent(f"{why}; on {self._address}: {error}") from None
 
     def post(self, path: str, body: Answer) -> Answer:
-        if refusal := _refusal(self._socket):
-            raise self._absent(refusal)
+        if why := refusal(self._socket):
+            raise self._absent(why)
         try:
             return _ask(_over_unix(self._socket), "POST", path, json=body)
         except httpx.ConnectError as error:
@@ -58,7 +58,7 @@ class Client:
         )
 
 
-def _refusal(path: str) -> str:
+def refusal(path: str) -> str:
     """Why nothing can be asked over this Unix socket, "" when it can."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:

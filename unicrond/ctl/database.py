@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import time
+from contextlib import closing
 from pathlib import Path
+from typing import Annotated
 
 import typer
 from sqlalchemy import Engine
 
+from db import backup as backups
 from db import migrate
-from db.engine import reading_engine, writing_engine
+from db.engine import reading_engine, shown, writing_engine
+from db.history import DAY_SECONDS
 from db.schema import REVISIONS
+from db.store import open_store
+from unicrond.ctl.client import refusal
 from unicrond.ctl.show import DryRun
+from unicrond.errors import Refused
+
+GONE = (os.strerror(errno.ENOENT), os.strerror(errno.ECONNREFUSED))
 
 app = typer.Typer(help="The tables of unicrond's database.", no_args_is_help=True)
 
@@ -35,6 +46,61 @@ def current(context: typer.Context) -> None:
     found = _found(context)
     print(f"revision {found or 'none'}, this program needs {REVISIONS[-1]}")
     raise typer.Exit(0 if found == REVISIONS[-1] else 1)
+
+
+@app.command()
+def backup(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Written anew, for you alone.")],
+) -> None:
+    """Write every table into a file, as they are at this moment. unicrond may work on meanwhile."""
+    rows = backups.backup(context.obj.database_url, file, time.time())
+    print(f"{rows} rows in {file}")
+
+
+@app.command()
+def restore(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Of `db backup`.")],
+    dry_run: DryRun = False,
+) -> None:
+    """Bring a backup back, into an empty database of any kind. unicrond must be stopped."""
+    _stopped(context)
+    if dry_run:
+        print(f"would restore {file} into {shown(writing_engine(context.obj.database_url))}")
+        return
+    rows = backups.restore(context.obj.database_url, file)
+    _give_to_owner_of_folder(writing_engine(context.obj.database_url))
+    print(f"{rows} rows from {file}")
+
+
+@app.command()
+def prune(
+    context: typer.Context,
+    days: Annotated[int, typer.Option(min=1, help="What ended longer ago is forgotten.")],
+    dry_run: DryRun = False,
+) -> None:
+    """Forget now what is over and old, and give its room back. unicrond must be stopped."""
+    _stopped(context)
+    if dry_run:
+        print(f"would forget what ended more than {days} days ago")
+        return
+    rows = 0
+    with closing(open_store(context.obj.database_url)) as store:
+        while gone := store.forget(time.time() - days * DAY_SECONDS):
+            rows += gone
+    engine = writing_engine(context.obj.database_url)
+    if engine.dialect.name == "sqlite":
+        with closing(engine.raw_connection()) as connection:  # no transaction may be around it
+            connection.cursor().execute("VACUUM")
+    engine.dispose()
+    print(f"{rows} rows are gone")
+
+
+def _stopped(context: typer.Context) -> None:
+    """Only one may write."""
+    if refusal(context.obj.control_socket) not in GONE:
+        raise Refused("unicrond runs: stop it first (systemctl stop unicrond)")
 
 
 def _found(context: typer.Context) -> str:
