@@ -95,6 +95,17 @@ def test_who_cancels_the_base_ends_both(grown: Training) -> None:
     grown.ends("CANCELLED")
 
 
+def test_an_agent_that_dies_in_the_companion_is_started_again(grown: Training) -> None:
+    before = grown.generations()[-1]
+    grown.stage.lab.fault("kill-agent", node="n4")
+    grown.goes_on(generation=before + 1)
+    grown.until(
+        "all four train", lambda: {s.world for s in grown.of(grown.generations()[-1])} == {4}
+    )
+    assert grown.slurm("Restarts") == "0"
+    assert grown.stage.reasons() == {}
+
+
 def test_a_node_of_the_companion_that_is_lost_leaves_the_run(grown: Training) -> None:
     grown.stage.lab.fault("cut-link", node="n4")
     first_with(grown, 3, time.time())

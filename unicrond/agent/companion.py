@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -100,6 +101,14 @@ def command(
         *(f"{option}={value}" for option, value in told.items() if value),
         str(wrapper), *arguments,
     ]  # fmt: skip
+
+
+def spawn(job: Job, job_id: int, node: str) -> subprocess.Popen[bytes]:
+    """An agent that died in a companion, from the base. Raises SlurmUnavailable."""
+    log = job.output_folder / f"agent-{node}.log"
+    words = slurm.spawn_command(node, log, sys.orig_argv, job.facts.binds_cpus)
+    environment = {**environment_of(job, os.environ), "UNICRON_SPAWNED": "1"}
+    return slurm.start([words[0], f"--jobid={job_id}", *words[1:]], environment)
 
 
 async def submit(job: Job, nodes: int, exclude: Sequence[str], minutes: int) -> Result:

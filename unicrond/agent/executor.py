@@ -73,7 +73,8 @@ class Executor:
         if kind == "start_ranks":
             return await self._start(args)
         if kind == "spawn_agent":
-            return self._spawn(fields.name(args, "target"))
+            job_id = fields.integer(args, "companion") if "companion" in args else 0
+            return self._spawn(fields.name(args, "target"), job_id)
         if kind == "submit_companion":
             nodes = fields.integer(args, "nodes", 1, messages.MOST_NODES)
             minutes = fields.integer(args, "minutes", 0, MOST_MINUTES)
@@ -90,7 +91,10 @@ class Executor:
         port = fields.integer(args, "master_port", 1, 65535)
         return await self._node.start_ranks(assignment, fields.name(args, "master_node"), port)
 
-    def _spawn(self, node: str) -> Result:
+    def _spawn(self, node: str, companion_id: int) -> Result:
+        if companion_id and not self._job.is_companion:
+            self._spawned.append(companion.spawn(self._job, companion_id, node))
+            return orders.done()
         if node not in self._job.nodes:
             return orders.refused(f"{node} is not a node of job {self._job.run_id}")
         log_file = self._job.output_folder / f"agent-{node}.log"

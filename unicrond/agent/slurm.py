@@ -136,10 +136,15 @@ def spawn_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 def spawn(node: str, log: Path, agent: Sequence[str], binds_cpus: bool) -> subprocess.Popen[bytes]:
     """Starts an agent on another node; it does not end with this one. Raises SlurmUnavailable."""
+    return start(spawn_command(node, log, agent, binds_cpus), spawn_environment(os.environ))
+
+
+def start(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """It does not end with this process. Raises SlurmUnavailable."""
     try:
         return subprocess.Popen(
-            spawn_command(node, log, agent, binds_cpus),
-            env=spawn_environment(os.environ),
+            command,
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

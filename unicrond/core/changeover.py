@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from transition.membership import Choice, Trouble, assign, keepable, kept_in
 from transition.steps import STEPS, is_stopped
+from unicrond.core import allocated
 from unicrond.core.cycle import Cycle
 from unicrond.core.guards import last_heard, lease_of, unreachable
 from unicrond.model.decision import Action, ActionKind, Outcome, OutcomeState
@@ -60,7 +61,10 @@ def begin(cycle: Cycle, run: Run, incident_id: int, trouble: Trouble, choice: Ch
     for node in spawning:
         cycle.act(incident_id, run, ActionKind.PROBE, node)
         if helper:
-            cycle.act(incident_id, run, ActionKind.SPAWN_AGENT, helper, target=node)
+            job = allocated.job_of(cycle.state, run, node)
+            companion = job.job_id if job and job.job_id != run.run_id else 0
+            spawn = ActionKind.SPAWN_AGENT
+            cycle.act(incident_id, run, spawn, helper, target=node, companion=companion)
 
 
 def hidden_members(cycle: Cycle, run: Run, trouble: Trouble) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ class ActionKind(StrEnum):
     HOLD_RANKS = "hold_ranks"  # generation, seconds: who can regroup waits for so long
     PREPARE_RANKS = "prepare_ranks"  # assignment: its new members are started, and wait
     START_RANKS = "start_ranks"  # assignment; master_node, master_port
-    SPAWN_AGENT = "spawn_agent"  # target: node whose agent died
+    SPAWN_AGENT = "spawn_agent"  # target: node whose agent died; companion: its job, 0: the base
     SUBMIT_COMPANION = "submit_companion"  # nodes, exclude, minutes (0: no limit)
     END_RUN = "end_run"  # exit_code, reason
     # Slurm
