@@ -357,7 +357,8 @@ def test_private_data_is_kept_from_strangers(world: World, jwks: Path) -> None:
     assert seen("bob", "/incidents", "incident_id") == []
     assert seen("olga", "/runs", "run_id") == [4711, 9]
     for path in ("/runs/4711", "/incidents/1", "/why/4711", "/why/n1", "/nodes", "/nodes/n1",
-                 "/cluster", "/decisions", "/decisions?run_id=4711"):  # fmt: skip
+                 "/cluster", "/decisions", "/decisions?run_id=4711", "/plan",
+                 "/runs/4711/model"):  # fmt: skip
         assert site.as_user("bob", path).status_code == 403, path
         assert site.as_user("olga", path).status_code in (200, 404), path
     assert NODE.name in site.as_user("olga", "/nodes").text

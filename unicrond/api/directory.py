@@ -38,6 +38,7 @@ class Directory:
     def __init__(self, run: Callable[..., str] | None = None, known: Known | None = None) -> None:
         self._run = run or SlurmCommand().run
         self.known = known or Known()
+        self._fault = ""
         self._ending = threading.Event()
 
     def start(self) -> None:
@@ -50,8 +51,12 @@ class Directory:
         for ask in (self._private, self._roles, self._accounts):
             try:
                 self.known = ask()
+                self._fault = ""
             except (Refused, SlurmUnavailable) as error:
-                log.warning("who may do what: as known before: %s", error)
+                if str(error) != self._fault:
+                    log.warning("who may do what: as known before: %s", error)
+                self._fault = str(error)
+                return
 
     def _keep(self) -> None:
         self.look()

@@ -10,7 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from db.knowledge import CLUSTER, HEALS, RELIABILITY, THROUGHPUT
 from db.queries import Queries
+from unicrond.api.callers import Seeing
 from unicrond.api.errors import NotFound
+from unicrond.api.stories import seen_run
+from unicrond.errors import Refused
 
 SHOWN_HEALS = 10
 Number = Annotated[int, Path(ge=0, lt=2**63)]
@@ -203,7 +206,9 @@ def routes(queries: Queries) -> APIRouter:
     router = APIRouter(tags=["knowledge"])
 
     @router.get("/runs/{run_id}/model")
-    def model(run_id: Number) -> ModelOut:
+    def model(run_id: Number, sight: Seeing) -> ModelOut:
+        if not sight.jobs:
+            seen_run(queries, run_id, sight)
         found = queries.learned(THROUGHPUT, str(run_id))
         if found is None:
             raise NotFound(
@@ -220,7 +225,9 @@ def routes(queries: Queries) -> APIRouter:
         return ReliabilityOut.model_validate(found)
 
     @router.get("/plan")
-    def plan() -> PlanOut:
+    def plan(sight: Seeing) -> PlanOut:
+        if not sight.jobs:
+            raise Refused("plans name everybody's runs, which PrivateData keeps private here")
         found = queries.last_plan()
         if found is None:
             raise NotFound("no plan was made yet: one is when a run starts or a node fails")
