@@ -96,7 +96,7 @@ def packages(strangers: dict[str, str]) -> Iterator[Finding]:
 
 
 def configuration(path: Path, settings: Settings) -> Iterator[Finding]:
-    secret = make_url(settings.database_url).password is not None
+    secret = make_url(settings.database_url).password is not None or settings.notify_webhook
     try:
         mode = path.stat().st_mode
     except PermissionError:
@@ -113,7 +113,7 @@ def configuration(path: Path, settings: Settings) -> Iterator[Finding]:
         )  # fmt: skip
     elif secret and mode & stat.S_IROTH:
         yield Finding(
-            "configuration", "wrong", f"{path} has a password and everybody may read it",
+            "configuration", "wrong", f"{path} holds a secret and everybody may read it",
             f"chmod 640 {path}; chgrp {USER} {path}",
         )  # fmt: skip
     else:
@@ -126,7 +126,7 @@ def slurm(run: Run) -> Iterator[Finding]:
         run("scontrol", "ping")
     except UnicronError as error:
         yield Finding(
-            "slurm", "wrong", str(error),
+            "slurm", "wrong", _last_words(error),
             "this host needs Slurm's commands, its slurm.conf and a way to slurmctld",
         )  # fmt: skip
         return
@@ -139,6 +139,12 @@ def slurm(run: Run) -> Iterator[Finding]:
         yield Finding("slurm", "ok", f"{said.strip()}, slurmctld answers")
 
 
+def _last_words(error: UnicronError) -> str:
+    """Slurm's commands say much before they say why."""
+    command, _, said = str(error).partition(": ")
+    return f"{command}: {re.split(r'(?:error|fatal): ', said)[-1]}" if said else command
+
+
 def rights(run: Run) -> Iterator[Finding]:
     """Of unicrond's own account; without one, of whoever asks."""
     name = USER if _exists(USER) else pwd.getpwuid(os.getuid()).pw_name
@@ -146,7 +152,7 @@ def rights(run: Run) -> Iterator[Finding]:
         level = run("sacctmgr", "-nP", "show", "user", f"name={name}", "format=adminlevel").strip()
     except UnicronError as error:
         yield Finding(
-            "rights", "warning", f"Slurm does not tell {name}'s AdminLevel: {error}",
+            "rights", "warning", f"Slurm does not tell {name}'s AdminLevel: {_last_words(error)}",
             "is slurmdbd configured and up? Without it only root and SlurmUser may drain nodes",
         )  # fmt: skip
         return
