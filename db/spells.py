@@ -7,7 +7,7 @@ writes; what they add up to is unicrond/ledger's to say.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, insert, select, update
@@ -38,13 +38,16 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What a run did from then on. `nodes`: of its generation, () when there was none."""
+    """What a run did from then on. `nodes`: of its generation, () when there was none. Each job of
+    the run has phases of its own, under its own number; `base`: the run's, where it is a companion.
+    """
 
     run_id: int
     began: float
     state: str
     generation: int
     nodes: tuple[str, ...]
+    base: int = 0
 
 
 def holds(allocation: Allocation) -> bool:
@@ -106,20 +109,31 @@ class Phases:
         """To be kept once it is sure that it was written."""
         self._new = {}
         for run in runs:
-            nodes = run.assignment.nodes if run.assignment else ()
-            now = Phase(run.run_id, at, run.state.value, run.generation, nodes)
-            before = self._last.get(run.run_id) or _last(connection, run.run_id)
-            if before is None or not _same(before, now):
-                row = {"run_id": run.run_id, "began": at, "doc": dumps(now)}
-                connection.execute(insert(phases).values(row))
-                self._new[run.run_id] = now
-            else:
-                self._new[run.run_id] = before
+            for now in _now(run, at):
+                self._new[now.run_id] = self._written(connection, now)
+
+    def _written(self, connection: Connection, now: Phase) -> Phase:
+        """The last phase of that job, which is this one if it differs from the one before."""
+        before = self._last.get(now.run_id) or _last(connection, now.run_id)
+        if before is not None and _same(before, now):
+            return before
+        row = {"run_id": now.run_id, "began": now.began, "doc": dumps(now)}
+        connection.execute(insert(phases).values(row))
+        return now
 
     def keep(self) -> None:
         self._last |= self._new
         self._new = {}
         self._last = {n: p for n, p in self._last.items() if not RunState(p.state).ended}
+
+
+def _now(run: Run, at: float) -> Iterator[Phase]:
+    nodes = run.assignment.nodes if run.assignment else ()
+    yield Phase(run.run_id, at, run.state.value, run.generation, nodes)
+    for companion in run.companions:
+        if companion.job_id:
+            job, state = companion.job_id, run.state.value
+            yield Phase(job, at, state, run.generation, nodes, run.run_id)
 
 
 def _same(a: Phase, b: Phase) -> bool:

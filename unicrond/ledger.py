@@ -42,9 +42,11 @@ LOST = frozenset(CAUSES) - {"training", "unmanaged"}
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """`amount`: GPU-microseconds. `kind`: of the incident behind it, "" where there is none."""
+    """`amount`: GPU-microseconds. `kind`: of the incident behind it, "" where there is none.
+    `run_id`: the job's own number where it is no companion of a run."""
 
     job_id: int
+    run_id: int
     node: str
     user: str
     account: str
@@ -82,8 +84,7 @@ def pieces(
     for spell in held:
         line = lines.get(spell.job_id)
         if line is None:
-            of_run = phases.get(spell.job_id, ()), incidents.get(spell.job_id, ())
-            line = lines[spell.job_id] = _Line(*of_run)
+            line = lines[spell.job_id] = _line(spell.job_id, phases, incidents)
         first = max(low, micro(spell.began))
         last = min(high, NEVER if spell.ended is None else micro(spell.ended))
         if first < last and spell.nodes:
@@ -105,13 +106,24 @@ def _of_spell(spell: Held, line: _Line, first: int, last: int) -> Iterator[Piece
             sums[node, told, kind] += (stop - start) * (each + (index < more))
     for (node, cause, kind), amount in sums.items():
         if amount:
-            yield Piece(spell.job_id, node, spell.user, spell.account, cause, kind, amount)
+            yield Piece(
+                spell.job_id, line.run_id, node, spell.user, spell.account, cause, kind, amount
+            )
+
+
+def _line(
+    job_id: int, phases: Mapping[int, Sequence[Phase]], incidents: Mapping[int, Sequence[Incident]]
+) -> _Line:
+    mine = phases.get(job_id, ())
+    run_id = next((phase.base for phase in mine if phase.base), job_id)
+    return _Line(run_id, mine, incidents.get(run_id, ()))
 
 
 class _Line:
-    """What happened to one run, in order."""
+    """What happened to one job of a run, in order."""
 
-    def __init__(self, phases: Sequence[Phase], incidents: Sequence[Incident]) -> None:
+    def __init__(self, run_id: int, phases: Sequence[Phase], incidents: Sequence[Incident]) -> None:
+        self.run_id = run_id
         self._phases = sorted(phases, key=lambda phase: phase.began)
         self._begins = [micro(phase.began) for phase in self._phases]
         told = (one for one in incidents if one.severity is not Severity.NONE)
@@ -179,7 +191,8 @@ class Row:
 
 
 KEYS: Mapping[str, Callable[[Piece], str]] = {
-    "run": lambda piece: str(piece.job_id),
+    "run": lambda piece: str(piece.run_id),
+    "job": lambda piece: str(piece.job_id),
     "node": lambda piece: piece.node,
     "account": lambda piece: piece.account,
     "user": lambda piece: piece.user,

@@ -73,6 +73,17 @@ def test_the_time_of_a_run_is_told_by_what_it_did() -> None:
     }  # fmt: skip
 
 
+def test_a_companion_counts_to_its_run() -> None:
+    companion = replace(HELD, job_id=4712, nodes=("n3", "n4"), began=50.0)
+    told = [replace(one, run_id=4712, base=4711) for one in (phase(55.0, "running", "n1", "n3"),)]
+    held = [HELD, companion]
+    found = list(pieces(held, {4711: STORY, 4712: told}, {4711: [FAULT]}, 0.0, 100.0))
+    assert [(r.key, r.amount) for r in summed(found, "run")] == [("4711", 150 * 16 * MICROSECONDS)]
+    assert {row.key for row in summed(found, "job")} == {"4711", "4712"}
+    mine = by_cause(iter(piece for piece in found if piece.job_id == 4712))
+    assert mine == {"starting": 5.0 * 16, "training": 45.0 * 8, "left out": 45.0 * 8}
+
+
 def test_a_job_that_is_no_run_is_told_apart() -> None:
     assert by_cause(pieces([HELD], {}, {}, 20.0, 50.0)) == {"unmanaged": 30.0 * 16}
 
@@ -119,7 +130,7 @@ def test_the_ledger_adds_up_exactly_to_allocation_times_time(
     whole = sum(o.gpus * max(0, end - max(low, round(o.began * 1e6))) for o, end in pairs)
     assert sum(piece.amount for piece in found) == whole
     assert {piece.cause for piece in found} <= set(CAUSES)
-    for by in ("run", "node", "account", "user", "cause", "kind"):
+    for by in ("run", "job", "node", "account", "user", "cause", "kind"):
         rows = summed(found, by)
         assert sum(row.amount for row in rows) == whole
         assert all(sum(row.causes.values()) == row.amount for row in rows)

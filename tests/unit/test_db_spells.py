@@ -11,13 +11,15 @@ from db import schema
 from db.audit import Audited
 from db.codec import loads
 from db.engine import writing_engine
+from db.held import phases_of
+from db.queries import Queries
 from db.spells import Held, Phase
 from db.store import SqlStore, open_store
 from tests.contract.test_store_contract import ALLOCATION, RUN, snapshot
 from unicrond.errors import StoreUnavailable
 from unicrond.model.cluster import JobState
 from unicrond.model.pause import Pause, PauseScope
-from unicrond.model.run import RunState
+from unicrond.model.run import Companion, RunState
 from unicrond.ports import Changes
 
 RUNNING = replace(ALLOCATION, state=JobState.RUNNING, start_time=90.0, end_time=0.0)
@@ -78,6 +80,13 @@ def test_a_run_has_a_phase_whenever_it_changed_and_only_then(store: SqlStore, ur
     assert phases(url) == [
         (10.0, "running", RUN.generation), (12.0, "running", 9), (14.0, "completed", 9),
     ]  # fmt: skip
+
+
+def test_each_job_of_a_run_has_phases(store: SqlStore, queries: Queries) -> None:
+    companions = (Companion(1, 1, 0, 5.0, 9.0), Companion(1, 1, 0, 5.0, 9.0, job_id=4712))
+    store.save(Changes(runs=(replace(RUN, companions=companions),), at=10.0))
+    found = [p for told in phases_of(queries, [4711, 4712], 100.0).values() for p in told]
+    assert [(p.run_id, p.base) for p in found] == [(4711, 0), (4712, 4711)]
 
 
 def test_a_phase_whose_save_failed_is_written_by_the_next(store: SqlStore, url: str) -> None:

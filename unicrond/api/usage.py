@@ -20,7 +20,7 @@ from unicrond.ledger import MICROSECONDS, Piece, Row, pieces, summed
 LONGEST_SECONDS = 400 * 86_400.0
 DAY_SECONDS = 86_400.0
 EVERY_SECONDS = 60.0
-By = Literal["run", "node", "account", "user", "cause", "kind"]
+By = Literal["run", "job", "node", "account", "user", "cause", "kind"]
 
 
 def found(queries: Queries, began: float, ended: float, sight: Sight | None) -> list[Piece]:
@@ -30,7 +30,8 @@ def found(queries: Queries, began: float, ended: float, sight: Sight | None) -> 
         held = tuple(one for one in held if sight.caller.owns(one.user, None, one.account))
     jobs = sorted({one.job_id for one in held})
     phases = phases_of(queries, jobs, ended)
-    incidents = incidents_of(queries, list(phases), began, ended)
+    runs = {phase.base or phase.run_id for told in phases.values() for phase in told}
+    incidents = incidents_of(queries, sorted(runs), began, ended)
     return list(pieces(held, phases, incidents, began, ended))
 
 

@@ -45,7 +45,7 @@ def accounted(
     spells: Iterable[Spell], rows: Iterable[Mapping[str, Any]], live: Collection[int],
     began: float, ended: float,
 ) -> Accounted:  # fmt: skip
-    """`rows`: of the ledger by run."""
+    """`rows`: of the ledger by job."""
     of_job: defaultdict[int, list[Spell]] = defaultdict(list)
     for spell in spells:
         if spell.gpus:

@@ -29,7 +29,7 @@ from unicrond.ledger import CAUSES
 from unicrond.slurm import accounting
 
 HOUR = 3600.0
-BY = ("account", "user", "run", "node", "cause", "kind")
+BY = ("account", "user", "run", "job", "node", "cause", "kind")
 MOST_ROWS = 20_000
 LARGEST_BYTES = 512 << 20
 _AGO = re.compile(r"now(?:-(\d{1,5})(minutes?|hours?|days?|weeks?))?")
@@ -73,10 +73,10 @@ def report(
     )
     found = client.get("/ledger", by=by, limit=MOST_ROWS, **span)
     if sacct is not None:
-        runs = client.get("/ledger", by="run", limit=MOST_ROWS, **span)["rows"]
+        jobs = client.get("/ledger", by="job", limit=MOST_ROWS, **span)["rows"]
         live = {job["job_id"] for job in client.items("/allocations")}
         told = accounting.parse(_accounting(sacct, span["from"]), sacct)
-        found["accounting"] = accounted(told, runs, live, found["began"], found["ended"]).as_dict()
+        found["accounting"] = accounted(told, jobs, live, found["began"], found["ended"]).as_dict()
     if html is not None:
         _write(html, found)
     elif as_json:
