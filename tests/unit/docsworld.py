@@ -52,6 +52,6 @@ def reading() -> list[list[str]]:
     found = [
         words
         for _, words in shown("unicronctl")
-        if words and words[0] not in ACTING and not {"--what-if", "--sacct"} & {*words}
+        if words and words[0] not in ACTING and not {"--what-if", "--sacct", "--html"} & {*words}
     ]
     return [list(words) for words in dict.fromkeys(map(tuple, found))]
