@@ -26,10 +26,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from db.spells import Held, Phase
 from unicrond.model.incident import Incident, Severity
 from unicrond.model.run import RunState
+
+if TYPE_CHECKING:
+    from db.spells import Held, Phase
 
 MICROSECONDS = 1_000_000
 NEVER = 1 << 62

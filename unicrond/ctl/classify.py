@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from detectors.classification import classify as verdict_of
-from detectors.diagnosis import Report
-from detectors.diagnosis import diagnose as root_of
 from unicrond.errors import BadInput
+
+if TYPE_CHECKING:
+    from detectors.diagnosis import Report
 
 File = Annotated[Path | None, typer.Argument(help="JSON lines; standard input if left out or -")]
 Row = dict[str, object]
@@ -32,6 +32,8 @@ def classify(file: File = None) -> None:
     One JSON object a line, in: id, source_kind, text. Out, in the same order: id, kind, severity,
     blame, recurs, rule, evidence.
     """
+    from detectors.classification import classify as verdict_of  # slow to import
+
     for number, row in _rows(file):
         verdict = verdict_of(_string(row, "source_kind", number), _string(row, "text", number))
         _write(
@@ -53,6 +55,8 @@ def diagnose(file: File = None) -> None:
     One JSON object a line, in: id, ranks (a list of rank, node, text and, where known, t in
     seconds). Out: id, root_rank, root_node, kind, severity, confidence, reason.
     """
+    from detectors.diagnosis import diagnose as root_of
+
     for number, row in _rows(file):
         ranks = row.get("ranks")
         if not isinstance(ranks, list):
@@ -72,6 +76,8 @@ def diagnose(file: File = None) -> None:
 
 
 def _report(item: object, number: int, at: int) -> Report:
+    from detectors.diagnosis import Report
+
     where = f"ranks[{at}]."
     if not isinstance(item, dict):
         raise BadInput(f"line {number}: ranks[{at}] must be an object with rank, node and text")

@@ -18,14 +18,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 import typer
 from rich.text import Text
-from sqlalchemy.engine import make_url
 
-from db import migrate
-from db.engine import reading_engine
-from db.schema import REVISIONS
 from unicrond import __version__
 from unicrond.config import DEFAULT_PATH, Settings
 from unicrond.ctl.client import Answer, Client, settings_for
@@ -96,7 +93,7 @@ def packages(strangers: dict[str, str]) -> Iterator[Finding]:
 
 
 def configuration(path: Path, settings: Settings) -> Iterator[Finding]:
-    secret = make_url(settings.database_url).password is not None or settings.notify_webhook
+    secret = urlsplit(settings.database_url).password is not None or settings.notify_webhook
     try:
         mode = path.stat().st_mode
     except PermissionError:
@@ -210,24 +207,23 @@ def clocks(run: Run, now: float) -> Iterator[Finding]:
 
 
 def database(url: str) -> Iterator[Finding]:
-    engine = reading_engine(url)
-    shown = make_url(url).render_as_string(hide_password=True)
+    from unicrond.ctl import tables  # slow to import
+
+    shown = tables.shown(url)
     try:
-        found = migrate.current(engine)
+        found = tables.found(url)
     except UnicronError as error:
         yield Finding(
             "database", "wrong", f"{shown}: {error}",
             "is it up, and may you reach it? `unicronctl db upgrade` makes the tables",
         )  # fmt: skip
         return
-    finally:
-        engine.dispose()
-    if found == REVISIONS[-1]:
+    if found == tables.NEEDED:
         yield Finding("database", "ok", f"{shown} is at revision {found}")
     else:
         yield Finding(
             "database", "wrong",
-            f"{shown} is at revision {found or 'none'}, this program needs {REVISIONS[-1]}",
+            f"{shown} is at revision {found or 'none'}, this program needs {tables.NEEDED}",
             "unicronctl db upgrade, after a backup; or upgrade this program where it is older",
         )  # fmt: skip
 
@@ -265,10 +261,10 @@ def memory(meminfo: str) -> Iterator[Finding]:
 
 
 def disk(url: str) -> Iterator[Finding]:
-    parsed = make_url(url)
-    if parsed.get_backend_name() != "sqlite":
+    parsed = urlsplit(url)
+    if not parsed.scheme.startswith("sqlite"):
         return
-    folder = Path(parsed.database or "/").parent
+    folder = Path(parsed.path[1:]).parent
     if folder.exists():
         free = shutil.disk_usage(folder).free
         remedy = "make room, or keep less: history_days"
