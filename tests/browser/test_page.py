@@ -78,6 +78,8 @@ def test_a_run_shows_its_size_over_generations_and_what_a_user_wrote_stays_text(
     page.keyboard.press("Enter")
     expect(page.locator("#story h2")).to_have_text("run 4701")
     expect(page.locator("#story .chart text").first).to_have_text("g1: 3")
+    page.keyboard.press("Escape")
+    expect(row).to_be_focused()
     assert page.locator("main img").count() == 0
     assert sight.complaints == []
 

@@ -31,7 +31,7 @@ export class Story {
     clearTimeout(this.timer);
     this.subject = "";
     this.panel.hidden = true;
-    this.before?.focus?.();
+    back(this.before)?.focus();
     this.before = null;
   }
 
@@ -68,6 +68,12 @@ export class Story {
       summary && h("p", {}, summary),
     );
   }
+}
+
+// To where the keys were, though the list may have been drawn anew since.
+function back(element) {
+  if (!element || element.isConnected) return element;
+  return document.querySelector(`main [data-key="${CSS.escape(element.dataset.key ?? "")}"]`);
 }
 
 async function told(subject) {
