@@ -12,6 +12,7 @@ Good: not lost, not shunned by this run, and with an agent (or one that is being
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
@@ -99,7 +100,15 @@ def _why_it_ends(trouble: Trouble, fruitless: int) -> str:
 def good_nodes(run: Run, trouble: Trouble, shunned: tuple[str, ...]) -> tuple[str, ...]:
     """Nodes of the allocation that the next generation can use, in Slurm's order."""
     bad = {*trouble.lost, *trouble.avoided, *shunned}
-    return tuple(n for n in run.nodes if n not in bad and n in run.agents)[: run.max_nodes]
+    nodes = tuple(n for n in run.nodes if n not in bad and n in run.agents)[: run.max_nodes]
+    return nodes[: legal_size(run, len(nodes))]
+
+
+def legal_size(run: Run, most: int) -> int:
+    """The most nodes on which whole replicas fit, of any layout that the user called legal."""
+    sizes = (layout.workers for layout in run.workload.layouts)
+    units = [math.lcm(size, run.ranks_per_node) // run.ranks_per_node for size in sizes]
+    return max((most - most % unit for unit in units), default=most)
 
 
 def keepable(run: Run, trouble: Trouble, nodes: Collection[str]) -> tuple[Slot, ...]:
@@ -122,7 +131,7 @@ def follow_later(run: Run, trouble: Trouble, nodes: tuple[str, ...]) -> tuple[st
     others would wait for these to load their libraries."""
     kept = {(slot.node, slot.local_rank) for slot in keepable(run, trouble, nodes)}
     whole = {n for n in nodes if all((n, k) in kept for k in range(run.ranks_per_node))}
-    if len(whole) < max(1, run.min_nodes):
+    if len(whole) < max(1, run.min_nodes) or legal_size(run, len(whole)) < len(whole):
         return ()
     return tuple(n for n in nodes if n not in whole)
 

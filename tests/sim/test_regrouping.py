@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from checkers import Checkers
 from world import DyingStore, KilledError, World, kinds, running
 
 from db.memory import MemoryStore
-from transition.membership import IN_PLACE, kept_in
+from transition.membership import IN_PLACE, kept_in, legal_size
 from unicrond.core.policy import Policy
 from unicrond.model.decision import ActionKind, Mode, OutcomeState
 from unicrond.model.events import ModeSet, SignalArrived
 from unicrond.model.incident import Signal, SignalKind
-from unicrond.model.run import HealStep, LossState, RunState
+from unicrond.model.run import HealStep, LossState, Run, RunState
+from unicrond.model.workload import Layout, Workload
 
 REFUSED = "RuntimeError: ncclSystemError: Connection refused"  # SEV3
 
@@ -458,3 +461,40 @@ def test_an_outcome_of_a_hold_that_is_over_changes_nothing(world: World) -> None
         outcome.state is OutcomeState.DONE for known in outcomes.values() for outcome in
         known.values()
     )  # fmt: skip
+
+
+# ---------------------------------------------------------------- whole replicas
+
+
+def test_only_whole_replicas_go_on_and_only_whole_ones_join() -> None:
+    """Two nodes hold one: whoever loses its other half waits until a node is back."""
+    world = World()
+    world.checks.append(Checkers())
+    world.nodes(4)
+    layout = Workload(layouts=(Layout(tensor=2, pipeline=2),))
+    job = elastic(world, 4, min_nodes=2, workload=layout)
+    world.agents.kill_rank(job, "n2")
+    goes_on(world, job)
+    assert len(world.run(job).assignment.nodes) == 4, "three hold one replica and a half"
+    world.pass_seconds(5)
+    world.cut("n2")
+    goes_on(world, job, 3)
+    assert world.run(job).assignment.nodes == ("n1", "n3")
+    world.pass_seconds(30)
+    assert world.run(job).generation == 3, "n4 alone is no replica"
+
+
+@pytest.mark.parametrize(
+    ("ranks_per_node", "workers", "most", "size"),
+    [(1, 1, 5, 5), (2, 4, 5, 4), (8, 2, 5, 5), (2, 3, 5, 3), (2, 8, 3, 0), (8, 64, 17, 16)],
+)
+def test_the_largest_size_of_whole_replicas(
+    ranks_per_node: int, workers: int, most: int, size: int
+) -> None:
+    run = replace(wish(), ranks_per_node=ranks_per_node)
+    run = replace(run, workload=Workload(layouts=(Layout(tensor=workers),)))
+    assert legal_size(run, most) == size
+
+
+def wish() -> Run:
+    return Run(1, "run", "alice", 1001, 1.0, 1, 8, 1, (), "", 0)

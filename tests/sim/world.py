@@ -17,6 +17,7 @@ from unicrond.model.cluster import Allocation, JobState
 from unicrond.model.decision import Action, ActionKind, Mode, Outcome, OutcomeState
 from unicrond.model.events import Event, OutcomeArrived, SnapshotTaken, Tick
 from unicrond.model.run import Phase, Run, RunState
+from unicrond.model.workload import PLAIN, Workload
 from unicrond.ports import Changes, Store
 from unicrond.slurm.simulated import SimulatedSlurm
 
@@ -74,6 +75,7 @@ class World:
         elastic: bool = False,
         max_nodes: int | None = None,
         ranks_per_node: int = 1,
+        workload: Workload = PLAIN,
     ) -> int:
         job = self.slurm.submit(nodes, gpus_per_node=1, user=user, uid=uid)
         wish = Run(
@@ -88,6 +90,7 @@ class World:
             nodes=(),
             batch_host="",
             restarts=0,
+            workload=workload,
         )
         self.wishes[job] = (wish, steps, elastic)
         return job

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from transition.membership import Choice, Trouble, assign, keepable
+from transition.membership import Choice, Trouble, assign, keepable, legal_size
 from unicrond.core import changeover
 from unicrond.core.cycle import Cycle
 from unicrond.core.guards import avoided, restarts_left, unreachable
@@ -86,7 +86,8 @@ def _idle_nodes(cycle: Cycle, run: Run) -> tuple[str, ...]:
         return ()
     bad = {*members, *run.shunned, *avoided(cycle.state, run)}
     bad.update(n for n, node in cycle.state.nodes.items() if node.state is not NodeState.UP)
-    return tuple(n for n in run.nodes if n not in bad and _is_idle(cycle, run, n))[:room]
+    idle = tuple(n for n in run.nodes if n not in bad and _is_idle(cycle, run, n))[:room]
+    return idle[: max(0, legal_size(run, len(members) + len(idle)) - len(members))]
 
 
 def _is_idle(cycle: Cycle, run: Run, node: str) -> bool:

@@ -94,6 +94,7 @@ def registration_of(wish: Run, agent: Agent, now: float, lease_seconds: float) -
         agent.stopped_generation,
         agent.assignment,
         lease_seconds,
+        wish.workload,
         regrouping=agent.regrouping(now),
         prepared=agent.waiting(now),
     )
