@@ -105,10 +105,14 @@ def good_nodes(run: Run, trouble: Trouble, shunned: tuple[str, ...]) -> tuple[st
 
 
 def legal_size(run: Run, most: int) -> int:
-    """The most nodes on which whole replicas fit, of any layout that the user called legal."""
+    """The most nodes on which whole replicas fit, of any layout that the user called legal; of a
+    run that fits into none as it is, any."""
     sizes = (layout.workers for layout in run.workload.layouts)
     units = [math.lcm(size, run.ranks_per_node) // run.ranks_per_node for size in sizes]
-    return max((most - most % unit for unit in units), default=most)
+    present = len(run.assignment.nodes) if run.assignment else len(run.nodes)
+    if all(present % unit for unit in units):
+        return most
+    return max(most - most % unit for unit in units)
 
 
 def keepable(run: Run, trouble: Trouble, nodes: Collection[str]) -> tuple[Slot, ...]:

@@ -486,7 +486,15 @@ def test_only_whole_replicas_go_on_and_only_whole_ones_join() -> None:
 
 @pytest.mark.parametrize(
     ("ranks_per_node", "workers", "most", "size"),
-    [(1, 1, 5, 5), (2, 4, 5, 4), (8, 2, 5, 5), (2, 3, 5, 3), (2, 8, 3, 0), (8, 64, 17, 16)],
+    [
+        (1, 1, 5, 5),
+        (2, 4, 5, 4),
+        (8, 2, 5, 5),
+        (2, 3, 5, 3),
+        (2, 8, 3, 0),
+        (8, 64, 17, 16),
+        (1, 7, 5, 5),
+    ],
 )
 def test_the_largest_size_of_whole_replicas(
     ranks_per_node: int, workers: int, most: int, size: int
@@ -497,4 +505,5 @@ def test_the_largest_size_of_whole_replicas(
 
 
 def wish() -> Run:
-    return Run(1, "run", "alice", 1001, 1.0, 1, 8, 1, (), "", 0)
+    nodes = tuple(f"n{number}" for number in range(1, 25))
+    return Run(1, "run", "alice", 1001, 1.0, 1, 24, 1, nodes, "n1", 0)
