@@ -5,6 +5,7 @@ Each test is one story told twice; only who plays the world differs.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -33,8 +34,10 @@ class World(Protocol):
 
     def submit(self, nodes: int, gpus_per_node: int = 8, no_kill: bool = True) -> int: ...
     def cancel(self, job_id: int) -> None: ...
+    def hold(self, job_id: int) -> None: ...
     def cut(self, node: str) -> None: ...
     def restore(self, node: str) -> None: ...
+    def repair(self, node: str) -> None: ...
     def person_drains(self, node: str, reason: str) -> None: ...
     def person_resumes(self, node: str) -> None: ...
     def stop_controller(self) -> None: ...
@@ -58,8 +61,9 @@ class SimulatedWorld:
         for node in NODES:
             self._simulated.add_node(node, switch=SWITCHES[node])
         self.cut = self._simulated.cut
-        self.restore = self._simulated.restore
+        self.restore = self.repair = self._simulated.restore
         self.cancel = self._simulated.scancel
+        self.hold = self._simulated.hold_by_person
         self.person_resumes = self._simulated.resume_by_person
         self.stop_controller = self._simulated.stop_controller
         self.start_controller = self._simulated.start_controller
@@ -94,11 +98,21 @@ class LabWorld:
     def cancel(self, job_id: int) -> None:
         self._lab.exec(["scancel", str(job_id)], user="alice")
 
+    def hold(self, job_id: int) -> None:
+        self._lab.exec(["scontrol", "hold", str(job_id)], user="alice")
+
     def cut(self, node: str) -> None:
         self._lab.fault("cut-link", node=node)
 
     def restore(self, node: str) -> None:
         self._lab.fault("restore-link", node=node)
+
+    def repair(self, node: str) -> None:
+        """Slurm seldom asks a drained node whether it is back; a slurmd that starts says so."""
+        self.restore(node)
+        self._lab.fault("kill-slurmd", node=node)
+        time.sleep(1)
+        self._lab.fault("start-slurmd", node=node)
 
     def person_drains(self, node: str, reason: str) -> None:
         self._scontrol(f"NodeName={node}", "State=DRAIN", f"Reason={reason}")
@@ -131,7 +145,7 @@ class LabWorld:
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    lab = Lab("slurmlab")
+    lab = Lab(os.environ.get("UNICRON_CONTRACT_LAB", "slurmlab"))  # so that two may run at once
     lab.up(LabSpec(nodes=len(NODES), nodes_per_switch=2))
     yield lab
     lab.down()
@@ -305,6 +319,59 @@ def test_an_expedited_job_starts_at_its_size_without_the_excluded_nodes(world: W
     assert len(again.nodes) == 2
     assert job.batch_host not in again.nodes
     assert again.restarts == 1
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_an_expedited_job_starts_at_another_size(world: World, nodes: int) -> None:
+    job = _running(world, 2)
+    world.slurm.requeue(job.job_id, restarts=0)
+    _await_job(world, job.job_id, JobState.PENDING)
+    world.slurm.expedite(job.job_id, [], nodes)
+    again = _await_job(world, job.job_id, JobState.RUNNING)
+    assert (len(again.nodes), again.gpus) == (nodes, 8 * nodes)
+
+
+def test_a_job_that_its_user_holds_is_not_expedited(world: World) -> None:
+    job = _running(world, 1)
+    world.slurm.requeue(job.job_id, restarts=0)
+    _await_job(world, job.job_id, JobState.PENDING)
+    world.hold(job.job_id)
+    with pytest.raises(Refused, match="on hold"):
+        world.slurm.expedite(job.job_id, [])
+
+
+def test_our_drain_is_undone_and_nobody_elses(world: World) -> None:
+    world.slurm.drain("n4", OURS)
+    with pytest.raises(Refused, match="another reason by now"):
+        world.slurm.resume("n4", "unicron: node_lost incident=2")
+    world.slurm.resume("n4", OURS)
+    world.slurm.resume("n4", OURS)
+    _await_node(world, "n4", NodeState.UP)
+    assert (world.slurm.snapshot().nodes or {})["n4"].reason == ""
+    world.person_drains("n4", "disk is slow")
+    with pytest.raises(Refused, match="another reason by now: disk is slow"):
+        world.slurm.resume("n4", OURS)
+
+
+def test_a_lost_node_is_resumed_once_it_responds(world: World) -> None:
+    world.slurm.drain("n4", OURS)
+    world.cut("n4")
+    _await_node(world, "n4", NodeState.DOWN, 70)
+    with pytest.raises(Refused, match="does not respond"):
+        world.slurm.resume("n4", OURS)
+    world.repair("n4")
+    _until(world, lambda s: "NOT_RESP" not in (s.nodes or {})["n4"].raw_state, 60)
+    world.slurm.resume("n4", OURS)
+    _await_node(world, "n4", NodeState.UP, 20)
+
+
+def test_a_job_is_cancelled_for_its_owner_alone_and_once(world: World) -> None:
+    job = _running(world, 1)
+    with pytest.raises(Refused, match="belongs to alice"):
+        world.slurm.cancel(job.job_id, job.uid + 1)
+    world.slurm.cancel(job.job_id, job.uid)
+    _await_job(world, job.job_id, JobState.CANCELLED)
+    world.slurm.cancel(job.job_id, job.uid)
 
 
 def test_a_running_job_is_not_expedited(world: World) -> None:

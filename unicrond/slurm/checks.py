@@ -33,10 +33,11 @@ def drain_is_due(node: Node, reason: str) -> bool:
 
 def resume_is_due(node: Node, reason: str) -> bool:
     """False when it is in service already; Refused where another has his reasons by now."""
-    if node.state is NodeState.UP and not node.reason:
+    drained = node.state is NodeState.DRAINED or "DRAIN" in node.raw_state
+    if not node.reason and not drained:
         return False
     if not is_ours(reason) or node.reason != reason:
-        raise Refused(f"{node.name} carries another reason by now: {node.reason}")
+        raise Refused(f"{node.name} ({node.raw_state}) has another reason by now: {node.reason}")
     if "NOT_RESPONDING" in node.raw_state or "*" in node.raw_state:
         raise Refused(f"{node.name} does not respond")
     return True
