@@ -141,7 +141,9 @@ def _records(connection: Connection, before: float, rows: int) -> int:
     gone = _delete(
         connection, spells.c.id, (spells.c.ended < before) & ~_lives(spells.c.job_id), rows
     )
-    return gone + _delete(connection, audit.c.id, audit.c.at < before, rows - gone)
+    gone += _delete(connection, audit.c.id, audit.c.at < before, rows - gone)
+    of_run = exists().where(runs.c.run_id == phases.c.run_id)  # those go with it; a companion's not
+    return gone + _delete(connection, phases.c.id, (phases.c.began < before) & ~of_run, rows - gone)
 
 
 def _lives(run_id: ColumnElement[int]) -> ColumnElement[bool]:

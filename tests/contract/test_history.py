@@ -11,8 +11,12 @@ import pytest
 from sqlalchemy import func, select
 
 from db import schema
+from db.audit import Audited
 from db.engine import writing_engine
+from db.held import incidents_of, phases_of, spells_within
 from db.history import DAY_SECONDS, ROWS_AT_ONCE, Forgetting
+from db.newer import Newer
+from db.queries import Queries
 from db.store import SqlStore, open_store
 from tests.contract.databases import DATABASES, emptied
 from tests.contract.test_store_contract import (
@@ -23,9 +27,10 @@ from tests.contract.test_store_contract import (
     STOP,
     snapshot,
 )
+from unicrond.model.cluster import JobState
 from unicrond.model.decision import ActionKey, Outcome, OutcomeState
 from unicrond.model.incident import IncidentState
-from unicrond.model.run import RunState
+from unicrond.model.run import Companion, RunState
 from unicrond.ports import Changes, JournalEntry
 
 OLD, CUTOFF, NEW = 1000.0, 2000.0, 3000.0
@@ -201,3 +206,25 @@ def test_batches_follow_one_another_and_then_there_is_a_rest() -> None:
 
 def test_with_no_days_nothing_is_forgotten() -> None:
     Forgetting(lambda _: pytest.fail("forgot"), days=0, started=0.0).go_on(1e6, 1e9)
+
+
+def test_the_ledgers_rows_are_read_and_forgotten_with_the_rest(url: str, store: SqlStore) -> None:
+    running = replace(ALLOCATION, state=JobState.RUNNING, start_time=OLD - 100)
+    ended = replace(RUN, state=RunState.COMPLETED, ended_at=OLD, healing=None)
+    grown = replace(RUN, companions=(Companion(1, 1, 0, 5.0, 9.0, job_id=4712),))
+    store.save(Changes(runs=(grown,), snapshot=snapshot(OLD - 50, running), at=OLD - 40))
+    store.save(Changes(runs=(ended,), incidents=(CLOSED,), snapshot=snapshot(OLD), at=OLD))
+    store.audit(Audited(OLD, "ada", "admin", "unix", "uid 0", "mode paused", "cluster", "tests"))
+    with closing(Queries(url)) as queries:
+        newer = Newer(queries)
+        assert [(h.began, h.ended) for h in spells_within(queries, 0, NEW)] == [(OLD - 100, OLD)]
+        assert [p.state for p in phases_of(queries, [4711], NEW)[4711]] == ["healing", "completed"]
+        assert [i.incident_id for i in incidents_of(queries, [4711], 0.0, NEW)[4711]] == [1]
+        assert newer.count_nodes() == len(newer.nodes_since(float("-inf"))) == 1
+        assert [row.read() for row in newer.runs_since(0.0)] == [ended]
+        assert newer.allocations_since(float("-inf")) == newer.runs_since(99.0) == []
+        assert [row.gone for row in newer.allocations_since(OLD - 10)] == [True]
+        assert [entry.who for entry in queries.audit().items] == ["ada"]
+        assert forget_all(store) > 0
+        assert spells_within(queries, 0, NEW) == queries.audit().items == ()
+        assert phases_of(queries, [4711, 4712], NEW) == {}

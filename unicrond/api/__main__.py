@@ -142,7 +142,16 @@ async def _run(served: list[Served], until_stdin_closes: bool) -> None:
     servers = [server for server, _ in served]
     if until_stdin_closes:
         asyncio.get_running_loop().add_reader(sys.stdin, _stop, servers)
-    await asyncio.gather(*(server.serve(listeners) for server, listeners in served))
+    await asyncio.gather(*(_serve_one(*one, servers) for one in served))
+
+
+async def _serve_one(
+    server: uvicorn.Server, listeners: list[socket.socket], servers: list[uvicorn.Server]
+) -> None:
+    """A signal reaches one of them alone: it ends them all."""
+    await server.serve(listeners)
+    for other in servers:
+        other.should_exit = True
 
 
 def _stop(servers: list[uvicorn.Server]) -> None:
