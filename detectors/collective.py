@@ -129,8 +129,10 @@ RULES = (
          ("address already in use", "failed to listen on any local network address", "eaddrinuse",
           "errno: 98", "errno 98"), tier=Tier.PROCESS),
     Rule("gloo.connect", Kind.NETWORK, SEV3,
-         ("connect failed", "connectfullmesh failed", "unable to connect to", "unable to resolve"),
+         ("connect failed", "unable to connect to", "unable to resolve"),
          blame=UNKNOWN, tier=Tier.SUMMARY),
+    Rule("gloo.mesh", Kind.NETWORK, SEV3, ("connectfullmesh failed", "unable to find address for"),
+         blame=UNKNOWN, tier=VICTIM),
 )
 # fmt: on
 

@@ -83,7 +83,10 @@ RULES = (
          "out|gsp timeout|"
          "subsystem error|gpu at [^\\n]*is not responding|failed to (load|init|boot)|probably "
          "locked|"
-         "unable to (reset|recover)|is not supported by)", tier=HARD),
+         "unable to (reset|recover)|is not supported by|"
+         "cannot (attach|initialize|map|start|boot|proceed)|bailing out|failed to start|"
+         r"\b(rm_?init|osinit|nv_?init|request_irq)\w*(\(\))?:? failed|"
+         "no(ne of the)? nvidia devices (probed|were))", tier=HARD),
     Rule("gpu.smi.hang", Kind.GPU_DRIVER, SEV1, ("nvidia-smi", "dcgm"),
          r"(nvidia-smi|dcgm)[^\n]{0,60}(timed out|timeout|hangs|hung|"
          "(did|has|have) not (return|respond))",

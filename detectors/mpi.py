@@ -20,7 +20,11 @@ RULES = (
           "requested component was not found", "pmi support and therefore cannot",
           "unable to find the specified executable", "unable to reliably start",
           "not enough slots", "fatal error in pmpi_init", "fi_open domain failed",
-          "in internal_init"), recurs=True),
+          "in internal_init", ": invalid port"), recurs=True),
+    # MPICH's classes of errors: what the program handed to it.
+    Rule("mpi.argument", Kind.USER_BUG, SEV2, ("fatal error in ",),
+         r"fatal error in (p?mpi|internal)_\w+: (invalid (rank|count|tag|communicator|datatype|"
+         "buffer|group|root|argument)|message truncated)", tier=HARD),
     # libfabric below MPICH, and Omni-Path below either.
     Rule("mpi.fabric", Kind.NETWORK, SEV3,
          ("ofi poll failed", "mpidi_ofi_handle_cq_error", "completion queue exhaustion"),

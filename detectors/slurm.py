@@ -199,14 +199,16 @@ RULES = (
          ("slurm_script: no such file", "container_p_join", "container_g_join"), tier=HARD),
     Rule("slurm.sacct_failed", Kind.EXITED, SEV2, ("failed ",),
          r"\bfailed +((\d+-)?\d\d:\d\d:\d\d +)?\d+:\d+\b", tier=SUMMARY),
-    Rule("slurm.daemon_fatal", Kind.CONFIGURATION, SEV1, ("fatal: ",), r"slurmd: fatal: ",
+    Rule("slurm.daemon_fatal", Kind.CONFIGURATION, SEV1, ("fatal: ",),
+         r"slurmd(\[\d+\])?: fatal: |"
+         r"^(\[[\dt:.-]+\] )?fatal: [^\n]*\b(gres|nvml|cgroups?|slurmd)\b",
          tier=SUMMARY),
     # What its plugins cannot do without, a daemon does not start without.
     Rule("slurm.plugin", Kind.CONFIGURATION, SEV1, ("slurmd: error: ",), NO_PLUGIN, tier=SUMMARY),
     Rule("slurm.controller_plugin", Kind.CONFIGURATION, SEV2, ("slurmctld: error: ",),
          NO_PLUGIN + "|not a valid controller", tier=SUMMARY),
     Rule("slurm.controller_fatal", Kind.CONFIGURATION, SEV2, ("fatal: ",),
-         r"slurm(ctld|dbd): fatal: ", tier=SUMMARY),
+         r"slurm(ctld|dbd)(\[\d+\])?: fatal: ", tier=SUMMARY),
 )
 # fmt: on
 

@@ -19,7 +19,8 @@ FULL = (
 # What a store refuses for good; all else it may grant at the next try.
 DENIED = (
     r"\((accessdenied|nosuch(bucket|key)|invalidaccesskeyid|signaturedoesnotmatch|expiredtoken|"
-    r"40[134])\)|\b(object|bucket|blob|key) \S+ not found\b"
+    r"40[134])\)|\b(object|bucket|blob|key) \S+ not found\b|unable to locate credentials|"
+    r"api_core\.exceptions\.(forbidden|notfound|unauthorized|permissiondenied)"
 )
 
 # fmt: off
@@ -29,8 +30,7 @@ RULES = (
                 r"no space left[^\n]*(/dev/shm|/torch_|shared memory)|/cgroup/[^\n]*no space left"),
     Rule("data.broken", Kind.STORAGE, SEV2,
          ("tarfile.readerror", "unidentifiedimageerror", "too long to download",
-          "arrowinvalid: parquet", "image file is truncated", "download failed:",
-          "corrupted record at"),
+          "arrowinvalid: parquet", "image file is truncated", "corrupted record at"),
          tier=Tier.PROCESS, recurs=True, unless="checkpoint"),
     Rule("nfs.slow", Kind.STORAGE, SEV3,
          ("nfs: server", "not responding, still trying", "not responding, timed out"),
@@ -80,12 +80,17 @@ RULES = (
          tier=Tier.HARDWARE, unless="transport endpoint|cgroup"),
     Rule("object.store", Kind.STORAGE, SEV3,
          ("botocore", "googleapis", "google.api_core", "s3", "clienterror", "gcsfs", "slowdown",
-          "endpointconnectionerror", "when calling the", "azure.core.exceptions", "fsspec"),
+          "endpointconnectionerror", "when calling the", "azure.core.exceptions", "fsspec",
+          "fstimeouterror", "hdfserror", "load failed: "),
          r"google\.api_core\.exceptions|botocore[\w.]*(error|exception)|s3[^\n]*(slowdown|"
          r"internalerror|reduce your request)|endpointconnectionerror|gcsfs[\w.]*error|"
-         r"azure\.core\.exceptions|when calling the \w+ operation", blame=PEER, tier=Tier.PROCESS,
+         r"azure\.core\.exceptions|when calling the \w+ operation|fstimeouterror|hdfserror|"
+         r"(down|up)load failed: [^\n]*\b(s3|gs|az|abfss?|hdfs|oss):", blame=PEER,
+         tier=Tier.PROCESS,
          unless=DENIED),
-    Rule("object.denied", Kind.CONFIGURATION, SEV2, ("when calling the", " not found"), DENIED,
+    Rule("object.denied", Kind.CONFIGURATION, SEV2,
+         ("when calling the", " not found", "unable to locate credentials",
+          "api_core.exceptions"), DENIED,
          tier=Tier.PROCESS, recurs=True),
     Rule("checkpoint.corrupt", Kind.CHECKPOINT, SEV2,
          ("pytorchstreamreader failed", "central directory", "invalid header or archive",
