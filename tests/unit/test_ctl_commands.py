@@ -24,6 +24,7 @@ from db.store import open_store
 from tests.contract.test_store_contract import ALLOCATION, INCIDENT, NODE, RUN, snapshot
 from unicrond.api.control import ControlServer
 from unicrond.api.heartbeat import HEARTBEAT_KEY, Heartbeat
+from unicrond.ctl import completion
 from unicrond.ctl.client import Client
 from unicrond.ctl.main import main
 from unicrond.ctl.why import subject_of
@@ -196,6 +197,18 @@ def test_what_acts_can_be_tried_without_acting(ctl: Ctl, words: tuple[str, ...],
     ended = ctl(*words, "--dry-run")  # nobody listens for commands here: it would fail
     assert ended.code == 0
     assert ended.out.startswith(told)
+
+
+def test_runs_and_incidents_are_completed_as_they_are_now(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UNICRON_API_SOCKET", str(config.parent / "api.sock"))
+    assert completion.subjects("") == ["4711", "i1"]
+    assert completion.subjects("i") == ["i1"]
+    assert completion.runs("5") == []
+    monkeypatch.setenv("UNICRON_API_SOCKET", str(config.parent / "none.sock"))
+    monkeypatch.setenv("UNICRON_API_LISTEN", "127.0.0.1:1")
+    assert completion.subjects("") == []
 
 
 def test_a_backup_is_made_beside_unicrond_and_brought_back_without_it(

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from unicrond.ctl.client import Answer, Client
+from unicrond.ctl.completion import runs as run_ids
 from unicrond.ctl.show import (
     AsJson,
     Columns,
@@ -23,6 +24,10 @@ from unicrond.ctl.show import (
 )
 
 User = Annotated[str, typer.Option("-u", "--user", help="Of this user only.")]
+OfRun = Annotated[
+    int | None,
+    typer.Option("-r", "--run", autocompletion=run_ids, help="Of this run only."),
+]
 States = Annotated[
     str, typer.Option("-t", "--states", help="Only in these states, comma-separated.")
 ]
@@ -133,7 +138,9 @@ def runs(
 def incidents(
     context: typer.Context,
     everything: All = False,
-    run: Annotated[int | None, typer.Option("-r", "--run", help="Of this run only.")] = None,
+    run: Annotated[
+        int | None, typer.Option("-r", "--run", autocompletion=run_ids, help="Of this run only.")
+    ] = None,
     nodelist: Nodes = "",
     states: States = "",
     noheader: NoHeader = False,

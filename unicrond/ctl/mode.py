@@ -14,7 +14,9 @@ from unicrond.model.decision import Mode
 def mode(
     context: typer.Context,
     wanted: Annotated[Mode | None, typer.Argument(metavar="[observe|active|paused]")] = None,
-    run: Annotated[int | None, typer.Option("-r", "--run", help="Of this run alone.")] = None,
+    run: Annotated[
+        int | None, typer.Option("-r", "--run", autocompletion=run_ids, help="Of this run alone.")
+    ] = None,
     why: Annotated[str, typer.Option("--why", help="Remembered with the change.")] = "",
     dry_run: DryRun = False,
 ) -> None:

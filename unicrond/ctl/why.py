@@ -20,17 +20,21 @@ from rich.console import Console
 from rich.text import Text
 
 from unicrond.ctl.client import Answer, Client
+from unicrond.ctl.completion import subjects
 from unicrond.ctl.show import STYLES, AsJson, NoHeader, console, nodes_of, print_json, printable
 
 Lines = Annotated[
     int, typer.Option("-l", "--lines", help="Only the last so many.", min=1, max=1000)
 ]
+Subject = Annotated[list[str], typer.Argument(metavar="RUN|NODE|INCIDENT", autocompletion=subjects)]
 NARROWEST = 30
 
 
 def why(
     context: typer.Context,
-    subject: Annotated[list[str], typer.Argument(metavar="RUN|NODE|INCIDENT")],
+    subject: Annotated[
+        list[str], typer.Argument(metavar="RUN|NODE|INCIDENT", autocompletion=subjects)
+    ],
     lines: Lines = 200,
     noheader: NoHeader = False,
     as_json: AsJson = False,
