@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from unicrond.ctl.client import Client
+from unicrond.ctl.lists import OfRun
 from unicrond.ctl.show import DryRun
 from unicrond.model.decision import Mode
 
@@ -14,9 +15,7 @@ from unicrond.model.decision import Mode
 def mode(
     context: typer.Context,
     wanted: Annotated[Mode | None, typer.Argument(metavar="[observe|active|paused]")] = None,
-    run: Annotated[
-        int | None, typer.Option("-r", "--run", autocompletion=run_ids, help="Of this run alone.")
-    ] = None,
+    run: OfRun = None,
     why: Annotated[str, typer.Option("--why", help="Remembered with the change.")] = "",
     dry_run: DryRun = False,
 ) -> None:
