@@ -19,6 +19,8 @@ ACTING = {
     "top",
     "simulate",
     "pause",
+    "node",
+    "audit",
     "unpause",
     "doctor",
 }

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from unicrond import __version__
-from unicrond.ctl import database, incident, lists, model, plugins, run
+from unicrond.ctl import database, incident, lists, model, node, plugins, run
 from unicrond.ctl.classify import classify, diagnose
 from unicrond.ctl.client import Client, settings_for
 from unicrond.ctl.completion import PROGRAM, completion
@@ -62,13 +62,14 @@ def options(
 COMMANDS = (
     status, lists.runs, lists.incidents, why, mode, lists.nodes, lists.allocations, lists.detectors,
     classify, diagnose, plan, simulate, reliability, doctor, completion,
-    report, trust, pause, unpause,
+    report, trust, pause, unpause, node.audit,
 )  # fmt: skip
 for command in COMMANDS:
     app.command()(command)
 app.add_typer(database.app, name="db")
 app.add_typer(incident.app, name="incident")
 app.add_typer(model.app, name="model")
+app.add_typer(node.app, name="node")
 app.add_typer(plugins.app, name="plugins")
 app.add_typer(run.app, name="run")
 
