@@ -16,12 +16,12 @@ DEVICE = r"(gpu|nv-?switch|nic|device|\bhca)s?\b"
 RULES = (
     Rule("dcgm.nvlink", Kind.NVLINK, SEV1, ("nvlink", "nv-link",
           "error count detected link", "links down",
-          "links disabled"),
+          "links disabled", "gpuid "),
          r"nv-?link\w*[^\n]*(is (currently )?down|errors? found|errors (on|at) |exceed\w*)|"
          r"high (crc|recovery|replay)[\w ]* error count|[1-9]\d* links (down|disabled)|nvlinks "
          r"inactive|"
          r"\bber \S+ exceeds[^\n]*nvlink|unsuccessfully[^\n]*over nvlink|"
-         r"p2p is disabled between nvlink", tier=HARD,
+         r"p2p is disabled between nvlink|gpuid \d+:\s+([udx_] )*d( [udx_])+\b", tier=HARD,
          unless="no nvlink errors|sxid"),
     Rule("dcgm.switch", Kind.NVSWITCH, SEV1, ("nvswitch", "imex", "fabric"),
          r"(?<!non)(?<!non-)fatal (errors on )?nv-?switch|imex (domain |node |daemon )?\S+ "

@@ -127,7 +127,7 @@ FAULTED = re.compile(
 )
 OOM_WORDS = (
     "oom-killer", "oom_reaper", "out of memory: kill", "oom-kill", "oom_kill", "memory cgroup out",
-    "oom encountered",
+    "oom encountered", "total-vm:",
 )  # fmt: skip
 
 

@@ -32,13 +32,15 @@ RULES = (
           "ib port is down", "port is not active", "health compromised", "mlx5_core",
           "physical state: disabled", "physical state: polling", "state: down", "port_down",
           "no active ib port", "ib_query_port", "infinibandchardevicecheck",
-          "infinibandstatecheck", "ethernetstatecheck", "port module event"),
+          "infinibandstatecheck", "ethernetstatecheck", "port module event", "linkstate:", "physlinkstate:",
+          "linkup ports"),
          r"cable unplugged|(port|link)[^\n]*(to|is|not) (down|active)\b|no ib port|check_hw_ib|"
          r"health compromised|mlx5_core(?![^\n]*pcie bus error)[^\n]*(fatal|internal error|"
          r"in error state|reset failed|handling bad device|\) timeout)|ib_query_port failed|"
          r"(infiniband|ethernet)\w*isnothealthy|"
          r"\bstate: *(down|1: down)|physical state: *(disabled|"
-         r"polling|sleep)|state:\s+port_down|no active ib port|"
+         r"polling|sleep)|state:\s+port_down|no active ib port|linkstate:[. ]*(down|disabled|"
+         r"polling|sleep)|(only \d+|not enough) linkup ports|"
          r"port module event[^\n]*error(?![^\n]*high temperature)", tier=HARD),
     Rule("port.absent", Kind.PORT_DOWN, SEV1,
          ("sys files not found", "no ib devices", "no infiniband devices", "no rdma devices",
