@@ -30,7 +30,7 @@ from typing import Any
 
 from bench import transition_copies
 from bench.report import Figure, figure, finish, tell
-from bench.stage import Stage, free_port, stage
+from bench.stage import Stage, stage
 
 MEMBER = str(Path(__file__).parent / "transition_member.py")
 WORLD = 4
@@ -219,7 +219,7 @@ def _under_torchrun(folder: Path) -> tuple[float, int]:
     environment |= {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # else it may hang as it restarts
     command = [
         sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={WORLD}",
-        "--max-restarts=5", "--monitor-interval=0.1", f"--master-port={free_port()}",
+        "--max-restarts=5", "--monitor-interval=0.1", "--standalone",
         MEMBER, str(folder), "plain",
     ]  # fmt: skip
     output = folder / "out"
@@ -250,11 +250,21 @@ def _under_torchrun(folder: Path) -> tuple[float, int]:
 def _lines(output: Path, enough: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
     deadline = time.monotonic() + TORCHRUN_SECONDS
     while time.monotonic() < deadline:
-        found = [json.loads(text) for text in re.findall(r"\{[^{}]*\}", output.read_text())]
+        found = [
+            one for text in re.findall(r"\{[^{}]*\}", output.read_text()) for one in _said(text)
+        ]
         if enough(found):
             return found
         time.sleep(0.02)
     raise TimeoutError(f"torchrun: {output.read_text()[-1000:]}")
+
+
+def _said(text: str) -> list[dict[str, Any]]:
+    """Other programs write between braces too."""
+    try:
+        return [json.loads(text)]
+    except ValueError:
+        return []
 
 
 def main() -> int:
