@@ -77,7 +77,11 @@ def test_half_a_backup_brings_nothing(saved: Path, tmp_path: Path) -> None:
         assert store.load().runs == ()
 
 
-@pytest.mark.parametrize("content", [b"", b"no gzip", gzip.compress(b"{}"), gzip.compress(b"[1]")])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"no gzip", gzip.compress(b"{}"), gzip.compress(b"[1]")],
+    ids=["empty", "no gzip", "no lines", "no header"],
+)
 def test_what_is_no_backup_is_refused(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "x"
     file.write_bytes(content)
