@@ -98,16 +98,18 @@ class Training(Protocol):
 
 
 class UnderUnicron:
-    """Submitted as an ordinary user; as many ranks as nodes."""
+    """Submitted as an ordinary user; as many ranks as nodes. `nodes` 0: all of the lab."""
 
-    def __init__(self, lab: Lab, name: str, options: list[str], example: list[str]) -> None:
+    def __init__(
+        self, lab: Lab, name: str, options: list[str], example: list[str], nodes: int = 0
+    ) -> None:
         folder = f"/home/{USER}/{name}"
         lab.exec(["mkdir", "-p", folder], user=USER)
         program = _program("/opt/unicron/examples/train_plain.py", folder, example)
         program += ["--log", f"{folder}/steps.jsonl"]
         wrapped = ["/opt/unicron/bin/unicron-run", *options, "--", "python", *program]
-        nodes = str(len(lab.status().nodes))
-        sbatch = ["sbatch", "--parsable", "-N", nodes, "--gpus-per-node=1", "--output=job-%j.log"]
+        size = str(nodes or len(lab.status().nodes))
+        sbatch = ["sbatch", "--parsable", "-N", size, "--gpus-per-node=1", "--output=job-%j.log"]
         self._lab = lab
         self.submitted_at = time.time()
         self.job = lab.exec([*sbatch, *wrapped], user=USER, folder=folder).stdout.strip()
