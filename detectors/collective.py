@@ -46,13 +46,15 @@ RULES = (
           "application timeout caused pair closure", "last enqueued nccl work", "wait timeout",
           "operation timed out", "nccl timeout", "nccl communicator was aborted",
           "heartbeat of the collective", "hccl_exec_timeout", "notify wait", "allreduce timeout",
-          "collective operation timed out", "to avoid data inconsistency", "abort timed out"),
+          "collective operation timed out", "to avoid data inconsistency", "abort timed out",
+          "detected by watchdog at work"),
          "collective (operation )?tim(eout|ed out)|timeout at (nccl work|collective)|"
          r"nccl operations have failed or timed out|timed out waiting \d+ ?ms|"
          r"rank\(s\) timed out|timed out in collective|monitoredbarrier|pair closure|"
          "last enqueued nccl work|nccl timeout|communicator was aborted|"
          r"nccl[^\n]*operation timed out|exec_timeout|notify wait|allreduce timeout|"
-         "collective operation timed out|to avoid data inconsistency|abort timed out",
+         "collective operation timed out|to avoid data inconsistency|abort timed out|"
+         "failure detected by watchdog",
          blame=UNKNOWN,
          tier=TIMEOUT, unless=r"original reason[^\n]*(remote process|network error)"),
     Rule("collective.hang", Kind.HANG, SEV2,

@@ -32,7 +32,8 @@ RULES = (
           "ib port is down", "port is not active", "health compromised", "mlx5_core",
           "physical state: disabled", "physical state: polling", "state: down", "port_down",
           "no active ib port", "ib_query_port", "infinibandchardevicecheck",
-          "infinibandstatecheck", "ethernetstatecheck", "port module event", "linkstate:", "physlinkstate:",
+          "infinibandstatecheck", "ethernetstatecheck", "port module event",
+          "linkstate:", "physlinkstate:",
           "linkup ports"),
          r"cable unplugged|(port|link)[^\n]*(to|is|not) (down|active)\b|no ib port|check_hw_ib|"
          r"health compromised|mlx5_core(?![^\n]*pcie bus error)[^\n]*(fatal|internal error|"

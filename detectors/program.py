@@ -25,8 +25,9 @@ RULES = (
           "mismatches the version that was used", "version incompatibility", "was not found",
           "error while loading shared libraries",
           "oci runtime", "could not select device driver", "container creation failed",
-          "please install", "was not built with"),
+          "please install", "was not built with", "link time reference"),
          "modulenotfounderror|no module named|cannot open shared object|undefined symbol|"
+         "with link time reference|"
          "version .?glibc(xx)?_|importerror: |command not found|dll load failed|versionconflict|"
          "incompatible version|version torch was compiled with|only supports ampere|"
          "does not appear to have a file|ninja is required|mismatches the version that was|"
@@ -41,8 +42,8 @@ RULES = (
           "file not found", "没有那个文件或目录", "fileexistserror", "repositorynotfound",
           "entrynotfounderror", "is not a local folder", "[errno 17]", "error no file named",
           "can't load ", "datasetnotfounderror", "couldn't find a dataset", ": not found"),
-         r"filenotfounderror|^[^\n]*(error|exception|cannot|can't|fatal|python3?\S*:|execve|"
-         r"failed)[^\n]*(no such file|does not exist|not found)|notadirectoryerror|"
+         r"filenotfounderror|(?m:^[^\n]*(error|exception|cannot|can't|fatal|python3?\S*:|execve|"
+         r"failed)[^\n]*(no such file|does not exist|not found))|notadirectoryerror|"
          "isadirectoryerror|can.?t open file|fileexistserror|repositorynotfound|没有那个文件或目录|"
          r"(repo|dataset|(?<!local)entry)\w*notfounderror|is not a local folder|"
          "error no file named|"
@@ -157,7 +158,7 @@ RULES = (
          r"fatal python error: (?!abort)|sig(fpe|ill)\b|floating point exception|"
          r"\bsegfault(?! at)\b|段错误|speicherzugriffsfehler|erreur de segmentation|"
          "violación de segmento|ошибка сегментирования|access violation|pure virtual|"
-         r"stack overflow|^\S+: [^\n]*: assertion [`']", tier=SYMPTOM,
+         r"stack overflow|(?m:^\S+: [^\n]*: assertion [`'])", tier=SYMPTOM,
          unless="potential root causes|possible (root )?causes"),
     Rule("program.aborted", Kind.EXITED, SEV2,
          ("aborted", "core dumped",

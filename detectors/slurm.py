@@ -201,7 +201,7 @@ RULES = (
          r"\bfailed +((\d+-)?\d\d:\d\d:\d\d +)?\d+:\d+\b", tier=SUMMARY),
     Rule("slurm.daemon_fatal", Kind.CONFIGURATION, SEV1, ("fatal: ",),
          r"slurmd(\[\d+\])?: fatal: |"
-         r"^(\[[\dt:.-]+\] )?fatal: [^\n]*\b(gres|nvml|cgroups?|slurmd)\b",
+         r"(?m:^(\[[\dt:.-]+\] )?fatal: [^\n]*\b(gres|nvml|cgroups?|slurmd)\b)",
          tier=SUMMARY),
     # What its plugins cannot do without, a daemon does not start without.
     Rule("slurm.plugin", Kind.CONFIGURATION, SEV1, ("slurmd: error: ",), NO_PLUGIN, tier=SUMMARY),
