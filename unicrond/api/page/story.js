@@ -154,7 +154,7 @@ function actions(acts) {
     h("tr", {}, h("td", {}, act.kind.replaceAll("_", " ")), h("td", {}, act.node || "–"),
       h("td", {}, badge(act.outcome ?? "under way", act.outcome ?? "open")),
       h("td", { class: "words" }, act.detail)));
-  return h("details", { open: true }, h("summary", {}, `${acts.length} actions`), h("table", {}, h("tbody", {}, rows)));
+  return h("details", { open: true }, h("summary", {}, `Actions (${acts.length})`), h("table", {}, h("tbody", {}, rows)));
 }
 
 // Nodes over time, a step for each generation that ran; a mark where an incident was decided.
