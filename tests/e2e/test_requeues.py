@@ -77,3 +77,10 @@ def test_a_program_that_handles_the_notice_is_left_to_requeue_itself(stage: Stag
     training.until("its ranks are told", lambda: all(path.exists() for path in told))
     training.until("the user is told", lambda: "Unicron stands aside" in training.output())
     assert (training.state(), training.slurm("Restarts")) == ("RUNNING", "0")
+
+
+def test_wishes_in_the_jobs_comment_count(stage: Stage) -> None:
+    comment = '--comment={"unicron": {"min_nodes": 1, "weight": 3}}'
+    training = stage.training(options=(comment,))
+    run = training.run()
+    assert (run["min_nodes"], run["max_nodes"], run["weight"]) == (1, 3, 3.0)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from unicrond.agent import copies, facts, options, processes, settings
+from unicrond.agent import copies, facts, options, processes, settings, wishes
 from unicrond.agent.agent import Agent
 from unicrond.agent.claim import Claim
 from unicrond.agent.companion import base_of
@@ -47,7 +48,8 @@ def _check(arguments: Sequence[str]) -> int:
     nodes = int(environment.get("SLURM_JOB_NUM_NODES") or environment.get("SLURM_NNODES") or 1)
     base = base_of(environment)
     nodes = len(base.nodes) if base else nodes
-    spec = options.parse(arguments, nodes, environment.get("SLURM_JOB_NAME", ""))
+    wished = _wishes(environment) if base is None else wishes.handed_on(environment)
+    spec = options.parse([*wished, *arguments], nodes, environment.get("SLURM_JOB_NAME", ""))
     _need_program(spec)
     _need_ranks(spec, gpus_of(environment))
     settings.load(settings.paths(environment))
@@ -64,14 +66,20 @@ def _check(arguments: Sequence[str]) -> int:
     handed_on = facts.to_json(found)
     if len(handed_on) < facts.LONGEST_VARIABLE:
         print(f"export {facts.VARIABLE}={shlex.quote(handed_on)}")
+    print(f"export {wishes.VARIABLE}={shlex.quote(json.dumps(wished))}")
     if base is not None:
         print(f"base={base.run_id}")
     print(f"cpu_bind={'--cpu-bind=none' if found.binds_cpus else ''}")
     return 0
 
 
+def _wishes(environment: Mapping[str, str]) -> list[str]:
+    return wishes.options_of(wishes.comment_of(facts.record_of(environment)))
+
+
 def _run(arguments: Sequence[str]) -> int:
     environment = dict(os.environ)
+    arguments = [*wishes.handed_on(environment), *arguments]
     job = job_of(environment, facts.facts_of(environment))
     spec = options.parse(
         arguments, len(job.base_nodes or job.nodes), environment.get("SLURM_JOB_NAME", "")

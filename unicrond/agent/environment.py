@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from unicrond.model.run import Assignment, Slot
 
 MARKER = "UNICRON_RANKS_OF"  # by this a rank's stray children are found
-_HIDDEN = ("UNICRON_SECRET", "UNICRON_FACTS", "UNICRON_SPAWNED")
+# a job that a rank submits is none of ours
+_HIDDEN = (
+    "UNICRON_SECRET",
+    "UNICRON_FACTS",
+    "UNICRON_SPAWNED",
+    "UNICRON_BASE",
+    "UNICRON_WISHES",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,11 @@ def ask(environment: Mapping[str, str]) -> Facts:
     )
 
 
+def record_of(environment: Mapping[str, str]) -> str:
+    """Slurm's record of this job, "" where it cannot be had."""
+    return _scontrol(["show", "job", "-o", environment.get("SLURM_JOB_ID", "")], [])
+
+
 def _number(config: str, before: str, default: int) -> int:
     found = re.search(rf"^{before}(\d+)", config, re.MULTILINE)
     return int(found.group(1)) if found else default
