@@ -78,6 +78,18 @@ def test_a_run_with_nowhere_to_go_stays_and_says_so_once() -> None:
     assert len(told) == 1
 
 
+def test_a_run_is_not_requeued_while_others_wait_for_nodes(world: World) -> None:
+    """It might not get its own back: worse than Slurm, which lets it run on."""
+    job, other = running(world), world.submit(5, user="bob", uid=1002)
+    world.pass_seconds(3)
+    world.slurm.drain_by_person("n2", "bad fan")
+    world.pass_seconds(30)
+    assert world.performed == []
+    world.slurm.scancel(other)
+    world.until(lambda: world.run(job).restarts == 1 and world.run(job).state is RunState.RUNNING)
+    assert "n2" not in world.run(job).nodes
+
+
 def test_only_observed_nothing_moves(world: World) -> None:
     running(world, min_nodes=2)
     world.core.state.mode = Mode.OBSERVE

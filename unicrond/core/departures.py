@@ -4,8 +4,8 @@
     a maintenance window begins within leave_before_seconds  leaves now
 
 The rest of the allocation is enough (min_nodes)  ──> the run goes on there, the node is given back
-the batch host goes, which a job cannot give back,
-or too few are left; free nodes make up for it    ──> requeued, off the nodes that go
+the batch host goes, which a job cannot give back, or too few
+are left; free nodes make up for it, and nobody waits for them ──> requeued, off the nodes that go
 neither                                           ──> it stays, and the story says so, once
 """
 
@@ -62,7 +62,9 @@ def _leave(cycle: Cycle, run: Run, going: dict[str, str]) -> bool:
         return _stays(cycle, run, going, "its restarts of this hour are used up")
     avoid = {*run.shunned, *going}
     rest = [n for n in run.nodes if n in run.agents and n not in avoid]
-    elsewhere = queued.free_nodes(cycle.state, job, avoid) >= run.min_nodes
+    # while others wait a requeued run may not get its nodes back: worse than to stay
+    alone = not queued.others_wait(cycle.state, job)
+    elsewhere = alone and queued.free_nodes(cycle.state, job, avoid) >= run.min_nodes
     if job.batch_host in going and elsewhere:
         _requeue(cycle, run, going)
     elif len(rest) >= run.min_nodes:

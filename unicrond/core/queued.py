@@ -94,7 +94,7 @@ def nodes_to_ask_for(state: State, run: Run, job: Allocation, avoid: Collection[
     if not gpus:
         return 0
     asked = job.gpus // gpus
-    most = min(run.max_nodes, asked) if _others_wait(state, job) else run.max_nodes
+    most = min(run.max_nodes, asked) if others_wait(state, job) else run.max_nodes
     free = free_nodes(state, job, {*avoid, *run.shunned}, gpus)
     wanted = min(free, most)
     return wanted if wanted != asked and wanted >= run.min_nodes else 0
@@ -114,7 +114,8 @@ def free_nodes(state: State, job: Allocation, avoid: Collection[str], gpus: int 
     )
 
 
-def _others_wait(state: State, job: Allocation) -> bool:
+def others_wait(state: State, job: Allocation) -> bool:
+    """Whether Slurm may give nodes that it gives back to somebody else."""
     return any(
         other.state is JobState.PENDING
         and other.job_id != job.job_id
