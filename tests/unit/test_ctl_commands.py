@@ -50,7 +50,8 @@ def fill(url: str) -> None:
     free = replace(ALLOCATION, job_id=9, user="bob", state=JobState.PENDING, nodes=())
     others = [replace(NODE, name=f"n{number}") for number in range(3, 6)]
     with closing(open_store(url)) as store:
-        store.put_meta(HEARTBEAT_KEY, Heartbeat(time.time(), "0.1.0", Mode.ACTIVE, 3, time.time()))
+        heard = time.time() + 3600  # no loop is here: it must not fall silent on a busy machine
+        store.put_meta(HEARTBEAT_KEY, Heartbeat(heard, "0.1.0", Mode.ACTIVE, 3, heard))
         store.save(
             Changes(
                 runs=(RUN, replace(RUN, run_id=1, state=RunState.FAILED)),
