@@ -181,7 +181,10 @@ class World:
                 self._end_empty(job, allocation)
 
     def _submit_companion(self, base: Run, nodes: int) -> int:
-        job = self.slurm.submit(nodes, gpus_per_node=1, user=base.user, uid=base.uid)
+        try:
+            job = self.slurm.submit(nodes, gpus_per_node=1, user=base.user, uid=base.uid)
+        except SlurmUnavailable:
+            return 0
         self.companions[job] = base.run_id
         return job
 

@@ -263,7 +263,8 @@ class SimulatedAgents:
                 self._outcome(agent, action.key, OutcomeState.DONE)
             case ActionKind.SUBMIT_COMPANION:
                 job_id = self.submit_companion(job.wish, int(str(args["nodes"])))
-                self._outcome(agent, action.key, OutcomeState.DONE, {"job_id": job_id})
+                state = OutcomeState.DONE if job_id else OutcomeState.FAILED
+                self._outcome(agent, action.key, state, {"job_id": job_id})
             case ActionKind.END_RUN:
                 self._end(job, int(str(args["exit_code"])))
 
