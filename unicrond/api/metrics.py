@@ -236,7 +236,7 @@ class Answers:
 
         async def noted(message: Message) -> None:
             if message["type"] == "http.response.start":
-                route = getattr(scope.get("route"), "path", "none")
+                route = getattr(scope.get("route"), "path", "none").removeprefix("/v1")
                 status = f"{message['status'] // 100}xx"
                 self._took.labels(route, status).observe(time.perf_counter() - began)
             await send(message)
