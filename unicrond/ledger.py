@@ -201,7 +201,6 @@ KEYS: Mapping[str, Callable[[Piece], str]] = {
     "user": lambda piece: piece.user,
     "cause": lambda piece: piece.cause,
     "kind": lambda piece: piece.kind or "none",
-    "all": lambda piece: "all",
 }
 
 
@@ -214,3 +213,13 @@ def summed(found: Iterable[Piece], by: str) -> list[Row]:
         row.amount += piece.amount
         row.causes[piece.cause] = row.causes.get(piece.cause, 0) + piece.amount
     return sorted(rows.values(), key=lambda row: (-row.lost, -row.amount, row.key))
+
+
+def together(rows: Iterable[Row]) -> Row:
+    """All of them as one."""
+    whole = Row("all", 0, {})
+    for row in rows:
+        whole.amount += row.amount
+        for cause, amount in row.causes.items():
+            whole.causes[cause] = whole.causes.get(cause, 0) + amount
+    return whole

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
@@ -15,7 +15,7 @@ from unicrond.api.callers import Seeing, Sight
 from unicrond.api.places import Moment
 from unicrond.api.reports import LedgerOut, LedgerRowOut
 from unicrond.errors import BadInput, StoreUnavailable
-from unicrond.ledger import MICROSECONDS, Piece, Row, pieces, summed
+from unicrond.ledger import MICROSECONDS, Piece, Row, pieces, summed, together
 
 LONGEST_SECONDS = 400 * 86_400.0
 DAY_SECONDS = 86_400.0
@@ -23,8 +23,9 @@ EVERY_SECONDS = 60.0
 By = Literal["run", "job", "node", "account", "user", "cause", "kind"]
 
 
-def found(queries: Queries, began: float, ended: float, sight: Sight | None) -> list[Piece]:
-    """`sight` None: everything. Raises StoreUnavailable, BadInput."""
+def found(queries: Queries, began: float, ended: float, sight: Sight | None) -> Iterator[Piece]:
+    """`sight` None: everything. Raises StoreUnavailable, BadInput. Pieces are made one by one:
+    of a year they are more than fit into memory."""
     held = spells_within(queries, began, ended)
     if sight is not None and not sight.usage:
         held = tuple(one for one in held if sight.caller.owns(one.user, None, one.account))
@@ -32,7 +33,7 @@ def found(queries: Queries, began: float, ended: float, sight: Sight | None) -> 
     phases = phases_of(queries, jobs, ended)
     runs = {phase.base or phase.run_id for told in phases.values() for phase in told}
     incidents = incidents_of(queries, sorted(runs), began, ended)
-    return list(pieces(held, phases, incidents, began, ended))
+    return pieces(held, phases, incidents, began, ended)
 
 
 def routes(queries: Queries, now: Callable[[], float]) -> APIRouter:
@@ -52,14 +53,12 @@ def routes(queries: Queries, now: Callable[[], float]) -> APIRouter:
         since = began or until - DAY_SECONDS
         if not since < until or until - since > LONGEST_SECONDS:
             raise BadInput("from, to: from is before to and now, and at most 400 days before")
-        all_pieces = found(queries, since, until, sight)
-        rows = summed(all_pieces, by)
-        whole = next(iter(summed(all_pieces, "all")), Row("all", 0, {}))
+        rows = summed(found(queries, since, until, sight), by)
         return LedgerOut(
             began=since,
             ended=until,
             by=by,
-            total=_row(whole),
+            total=_row(together(rows)),
             rows=[_row(row) for row in rows[:limit]],
             more=len(rows) > limit,
         )
@@ -93,7 +92,7 @@ class LastDay:
                 try:
                     until = self._now()
                     every = found(self._queries, until - DAY_SECONDS, until, None)
-                    self._row = next(iter(summed(every, "all")), Row("all", 0, {}))
+                    self._row = together(summed(every, "cause"))
                 except (StoreUnavailable, BadInput):
                     return self._row  # as it was
             return self._row
