@@ -15,6 +15,7 @@ from unicrond.slurm.parse import (
     excluded_nodes,
     gpu_type,
     gpus,
+    own_record,
     parse_jobs,
     parse_nodes,
     slurmd_port,
@@ -307,3 +308,10 @@ def test_a_truncated_or_mangled_record_never_reads_as_running(noise: bytes) -> N
     line = (DATA / "22.05/job-shrunk.txt").read_text()
     cut = line[: line.index(" JobState=")] + noise.decode("latin-1").replace("JobState", "")
     assert parse_jobs(cut, {}).known[1].state is JobState.UNKNOWN
+
+
+def test_of_an_array_only_the_task_that_was_asked_for_counts() -> None:
+    text = "JobId=8 ArrayJobId=9 NumNodes=2\nJobId=9 ArrayJobId=9 NumNodes=3\n"
+    assert own_record(text, 9) == "JobId=9 ArrayJobId=9 NumNodes=3\n"
+    assert own_record(text, 8) == "JobId=8 ArrayJobId=9 NumNodes=2"
+    assert own_record("slurm_load_jobs error", 8) == "slurm_load_jobs error"

@@ -82,7 +82,10 @@ async def _nodes_of(run_id: int, restarts: int) -> list[str]:
     code, text = await _run(["scontrol", "show", "job", "-o", str(run_id)])
     if "Invalid job id" in text:
         return []
-    found = re.search(r"\sJobState=(\w+).*?\sRestarts=(\d+).*?\sNodeList=(\S*)", f" {text}")
+    # asked for the job by whose id an array goes, Slurm shows all tasks of the array
+    own = re.search(rf"^JobId={run_id} .*$", text, re.MULTILINE)
+    record = own[0] if own else f" {text}"
+    found = re.search(r"\sJobState=(\w+).*?\sRestarts=(\d+).*?\sNodeList=(\S*)", record)
     if code or not found:
         raise SlurmUnavailable(f"scontrol show job {run_id}: {text[-200:]}")
     state, count, nodes = found.groups()

@@ -21,6 +21,7 @@ from unicrond.slurm.parse import (
     BadRecord,
     Nodes,
     excluded_nodes,
+    own_record,
     parse_jobs,
     parse_nodes,
     slurmd_port,
@@ -131,7 +132,7 @@ class CommandLineSlurm:
         return text
 
     def _show_job(self, job_id: int) -> str:
-        return self._command.run(*_SHOW, "job", str(job_id))
+        return own_record(self._command.run(*_SHOW, "job", str(job_id)), job_id)
 
     def _list_jobs(self) -> frozenset[int]:
         ids = frozenset(map(int, filter(str.isdecimal, self._command.run(*_LIST).split())))

@@ -139,6 +139,12 @@ def unknown_job(job_id: int) -> Allocation:
     return Allocation(job_id, "", "", -1, "", "", JobState.UNKNOWN, (), "", gpus=0)
 
 
+def own_record(text: str, job_id: int) -> str:
+    """Asked for the job by whose id an array goes, Slurm shows all tasks of the array."""
+    own = [record for record in _records(text, "JobId=") if record.startswith(f"JobId={job_id} ")]
+    return "\n".join(own) or text
+
+
 def excluded_nodes(text: str) -> tuple[str, ...]:
     """Of one job's record; raises BadRecord."""
     fields, repeated = _fields(_JOB_KEY, text)
