@@ -108,6 +108,11 @@ class Elastic:
         order = self._channel.order if self._channel else None
         return order is not None and order is not self._taken and order.verb != "stay"
 
+    def over_for(self) -> float:
+        """Seconds since word came that this generation is over; 0 where none did."""
+        over = 0 <= self._in <= self._over and self._over_at > 0
+        return time.monotonic() - self._over_at if over else 0.0
+
     def regroup(self, error: Exception) -> Place:
         """Into the next generation, without leaving the function; raises `error` where a function
         is left for good."""

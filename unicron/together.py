@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -9,7 +10,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from unicron import Run
+from unicron.errors import Revoked
 from unicron.gradients import Work
+
+LOOK = timedelta(seconds=0.5)
+GIVEN_UP_SECONDS = 2.0  # after word of the end; connections are cut after 1 s at most
 
 
 class Together:
@@ -43,8 +48,7 @@ class Together:
         return told
 
     def reduce(self, whole: Tensor) -> Work:
-        work = dist.all_reduce(whole, async_op=True)
-        return _OnHost(work) if whole.is_cuda else work
+        return Reduction(dist.all_reduce(whole, async_op=True), self._run, whole.is_cuda)
 
     def hand_on(self, part: Tensor, source: int) -> None:
         if part.is_cuda or dist.get_backend() != "nccl":
@@ -55,15 +59,28 @@ class Together:
         part.copy_(passed)
 
 
-class _OnHost:
-    """On a GPU `wait` only orders streams: whether it came through is known when the host waits."""
+class Reduction:
+    """Gives up what hangs although its connections were cut (docs/adr/0015)."""
 
-    def __init__(self, work: Work) -> None:
-        self._work = work
+    def __init__(self, work: Any, run: Run, on_gpu: bool) -> None:
+        self._work, self._run, self._on_gpu = work, run, on_gpu
 
     def wait(self) -> None:
-        self._work.wait()
-        torch.cuda.current_stream().synchronize()
+        while not self._came_through():
+            if self._run.elastic.over_for() > GIVEN_UP_SECONDS:
+                raise Revoked("a collective did not end with its generation")
+        if self._on_gpu:  # there `wait` only orders streams
+            torch.cuda.current_stream().synchronize()
+
+    def _came_through(self) -> bool:
+        try:
+            self._work.wait(LOOK)
+        except RuntimeError:
+            if self._work.is_completed():
+                self._work.wait()  # raises what it ended with
+                return True
+            return False
+        return True
 
 
 def alone(rank: int) -> Any:

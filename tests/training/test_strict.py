@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from stagehand import Stage, stage
+
+from unicron import Run
+from unicron.errors import Revoked
+from unicron.together import Reduction
 
 pytestmark = pytest.mark.training
 MEMBER = str(Path(__file__).parent / "strict_member.py")
@@ -61,6 +67,35 @@ def held(scene: Scene, members: str, last: int) -> None:
         assert max(norms) - min(norms) <= 1e-12 * max(norms)
     entered = [line for name in members for line in scene.staged.lines(name) if "entered" in line]
     assert len(entered) == len(members), "no process and no function was entered twice"
+
+
+class Late:
+    """A reduction that is not there at the first look, and then ended as told."""
+
+    def __init__(self, raises: str, ends: bool) -> None:
+        self._raises, self._ends, self._looks = raises, ends, 0
+
+    def wait(self, limit: timedelta | None = None) -> None:
+        self._looks += 1
+        if (limit is not None and self._looks == 1) or not self._ends:
+            raise RuntimeError("Operation timed out!")
+        if self._raises:
+            raise RuntimeError(self._raises)
+
+    def is_completed(self) -> bool:
+        return self._ends and self._looks > 1
+
+
+def test_a_reduction_is_waited_for_and_given_up_once_its_generation_is_over() -> None:
+    def reduction(work: Late, over_for: float) -> Reduction:
+        run = Run(1, 0, 2, 0, 0, elastic=SimpleNamespace(over_for=lambda: over_for))
+        return Reduction(work, run, on_gpu=False)
+
+    reduction(Late("", ends=True), 0.0).wait()
+    with pytest.raises(RuntimeError, match="closed by peer"):
+        reduction(Late("closed by peer", ends=True), 0.0).wait()
+    with pytest.raises(Revoked):
+        reduction(Late("", ends=False), 3.0).wait()
 
 
 def test_members_are_lost_one_after_another_at_all_places(tmp_path: Path) -> None:
