@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from datetime import timedelta
 from typing import Any
 
@@ -43,23 +44,37 @@ class Together:
         run.world_size, run.local_rank = place.world_size, place.local_rank
 
     def exchange(self, mine: Any) -> list[Any]:
-        told: list[Any] = [None] * self.size
-        dist.all_gather_object(told, mine)
+        """As all_gather_object, which could not be given up."""
+        sent = torch.frombuffer(bytearray(pickle.dumps(mine)), dtype=torch.uint8).to(_device())
+        sizes = [int(one) for one in self._gathered(torch.tensor([len(sent)], device=sent.device))]
+        padded = torch.zeros(max(sizes), dtype=torch.uint8, device=sent.device)
+        padded[: len(sent)] = sent
+        parts = zip(self._gathered(padded), sizes, strict=True)
+        return [pickle.loads(bytes(part[:size].tolist())) for part, size in parts]
+
+    def _gathered(self, mine: Tensor) -> list[Tensor]:
+        told = [torch.zeros_like(mine) for _ in range(self.size)]
+        self._waitable(dist.all_gather(told, mine, async_op=True), mine).wait()
         return told
 
     def reduce(self, whole: Tensor) -> Work:
-        return Reduction(dist.all_reduce(whole, async_op=True), self._run, whole.is_cuda)
+        return self._waitable(dist.all_reduce(whole, async_op=True), whole)
 
     def hand_on(self, part: Tensor, source: int) -> None:
-        if part.is_cuda or dist.get_backend() != "nccl":
-            dist.broadcast(part, src=source)
-            return
-        passed = part.to(torch.device("cuda"))
-        dist.broadcast(passed, src=source)
-        part.copy_(passed)
+        passed = part.to(_device())
+        self._waitable(dist.broadcast(passed, src=source, async_op=True), passed).wait()
+        if passed is not part:
+            part.copy_(passed)
+
+    def _waitable(self, work: Any, tensor: Tensor) -> Pending:
+        return Pending(work, self._run, tensor.is_cuda)
 
 
-class Reduction:
+def _device() -> torch.device:
+    return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+
+
+class Pending:
     """Gives up what hangs although its connections were cut (docs/adr/0015)."""
 
     def __init__(self, work: Any, run: Run, on_gpu: bool) -> None:

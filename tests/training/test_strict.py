@@ -12,7 +12,7 @@ from stagehand import Stage, stage
 
 from unicron import Run
 from unicron.errors import Revoked
-from unicron.together import Reduction
+from unicron.together import Pending
 
 pytestmark = pytest.mark.training
 MEMBER = str(Path(__file__).parent / "strict_member.py")
@@ -70,7 +70,7 @@ def held(scene: Scene, members: str, last: int) -> None:
 
 
 class Late:
-    """A reduction that is not there at the first look, and then ended as told."""
+    """A collective that is not there at the first look, and then ended as told."""
 
     def __init__(self, raises: str, ends: bool) -> None:
         self._raises, self._ends, self._looks = raises, ends, 0
@@ -86,16 +86,16 @@ class Late:
         return self._ends and self._looks > 1
 
 
-def test_a_reduction_is_waited_for_and_given_up_once_its_generation_is_over() -> None:
-    def reduction(work: Late, over_for: float) -> Reduction:
+def test_a_collective_is_waited_for_and_given_up_once_its_generation_is_over() -> None:
+    def pending(work: Late, over_for: float) -> Pending:
         run = Run(1, 0, 2, 0, 0, elastic=SimpleNamespace(over_for=lambda: over_for))
-        return Reduction(work, run, on_gpu=False)
+        return Pending(work, run, on_gpu=False)
 
-    reduction(Late("", ends=True), 0.0).wait()
+    pending(Late("", ends=True), 0.0).wait()
     with pytest.raises(RuntimeError, match="closed by peer"):
-        reduction(Late("closed by peer", ends=True), 0.0).wait()
+        pending(Late("closed by peer", ends=True), 0.0).wait()
     with pytest.raises(Revoked):
-        reduction(Late("", ends=False), 3.0).wait()
+        pending(Late("", ends=False), 3.0).wait()
 
 
 def test_members_are_lost_one_after_another_at_all_places(tmp_path: Path) -> None:
