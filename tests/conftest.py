@@ -6,7 +6,7 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--seeds", type=int, default=8, help="of each kind of simulated chaos")
+    parser.addoption("--seeds", type=int, default=5, help="of each kind of simulated chaos")
 
 
 def pytest_collection_finish() -> None:

@@ -243,4 +243,4 @@ def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.02)
+        time.sleep(0.05)  # what is looked at is often all of /proc
