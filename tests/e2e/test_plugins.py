@@ -40,6 +40,7 @@ WITHIN_SECONDS = 15.0  # prolog and epilog take 5 s each at most
 
 @pytest.fixture(scope="module")
 def cluster(raised_stage: Stage) -> Iterator[Stage]:
+    raised_stage.make_whole()
     folder = raised_stage.lab.paths.inside(FOLDER)
     conf = folder / "slurm.conf"
     before = conf.read_text()

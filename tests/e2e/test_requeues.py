@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from stage import LOCKSTEP, Stage, Training
+from stage import LOCKSTEP, Stage, Training, until
 
 pytestmark = pytest.mark.slurm
 
@@ -84,3 +84,25 @@ def test_wishes_in_the_jobs_comment_count(stage: Stage) -> None:
     training = stage.training(options=(comment,))
     run = training.run()
     assert (run["min_nodes"], run["max_nodes"], run["weight"]) == (1, 3, 3.0)
+
+
+def test_tasks_of_an_array_are_runs_of_their_own_the_last_one_too(stage: Stage) -> None:
+    """By the id of the last one Slurm means the whole array."""
+    last = stage.submit(LOCKSTEP, "--ranks-per-node=1", nodes=2, options=("--array=1-2",))
+    until("two runs", lambda: len(running(stage)) == 2)
+    first = next(job for job in running(stage) if job != last.job)
+    for job in (first, last.job):
+        stage.lab.fault("kill-rank", job=str(job), rank=0)
+        until("it heals", lambda j=job: running(stage).get(j, 0) >= 2)
+    node = stage.api(f"runs/{last.job}")["nodes"][1]
+    stage.lab.fault("cut-link", node=node)  # too few are left
+    until("it is back", lambda: running(stage).get(last.job, 0) >= 1001, 60)
+    assert running(stage)[first] == 2
+    for job in (first, last.job):
+        stage.lab.exec(["scancel", str(job)], user="alice")
+
+
+def running(stage: Stage) -> dict[int, int]:
+    """Generation by run."""
+    items = stage.api("runs").get("items", [])
+    return {item["run_id"]: item["generation"] for item in items if item["state"] == "running"}

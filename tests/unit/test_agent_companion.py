@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from unicrond.agent import slurm
 from unicrond.agent.companion import VARIABLE, base_of, command, environment_of
 from unicrond.agent.facts import Facts
 from unicrond.agent.job import job_of
@@ -61,3 +62,10 @@ def test_a_base_is_no_companion() -> None:
 def test_a_damaged_word_of_the_base_is_refused() -> None:
     with pytest.raises(BadInput, match="UNICRON_BASE is damaged"):
         base_of({VARIABLE: "{"})
+
+
+def test_a_task_of_an_array_is_requeued_alone() -> None:
+    task = {**BASE, "SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "3"}
+    assert slurm.subject(17, task) == "17_3"
+    assert slurm.subject(17, BASE) == "17"
+    assert slurm.subject(18, task) == "18", "another job"

@@ -19,6 +19,7 @@ from unicrond.slurm.parse import (
     parse_jobs,
     parse_nodes,
     slurmd_port,
+    subject,
 )
 
 DATA = Path(__file__).parent.parent / "data/slurm"
@@ -315,3 +316,8 @@ def test_of_an_array_only_the_task_that_was_asked_for_counts() -> None:
     assert own_record(text, 9) == "JobId=9 ArrayJobId=9 NumNodes=3\n"
     assert own_record(text, 8) == "JobId=8 ArrayJobId=9 NumNodes=2"
     assert own_record("slurm_load_jobs error", 8) == "slurm_load_jobs error"
+
+
+def test_a_task_of_an_array_is_called_by_both_numbers() -> None:
+    assert subject("JobId=9 ArrayJobId=9 ArrayTaskId=3 JobName=x", 9) == "9_3"
+    assert subject("JobId=9 JobName=x JobId=9 ArrayJobId=1 ArrayTaskId=3 ", 9) == "9"

@@ -107,7 +107,7 @@ async def requeue(run_id: int, restarts: int, node: str, lost: Collection[str] =
         return
     if waiting := sorted(set(nodes) & set(lost)):
         raise SlurmUnavailable(f"Slurm has not given up {', '.join(waiting)} yet")
-    code, text = await _run(["scontrol", "requeue", str(run_id)])
+    code, text = await _run(["scontrol", "requeue", subject(run_id, os.environ)])
     if code:
         raise Refused(f"scontrol requeue {run_id}: {text[-200:]}")
 
@@ -117,8 +117,15 @@ async def submit(command: Sequence[str], environment: Mapping[str, str]) -> tupl
     return await _run(command, SUBMIT_TIMEOUT_SECONDS, environment)
 
 
+def subject(run_id: int, environment: Mapping[str, str]) -> str:
+    """What to call our job in a command: by the id of an array Slurm means all of its tasks."""
+    array, task = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
+    ours = environment.get("SLURM_JOB_ID") == str(run_id)
+    return f"{array}_{task}" if ours and array and task else str(run_id)
+
+
 async def cancel(run_id: int) -> None:
-    code, text = await _run(["scancel", str(run_id)])
+    code, text = await _run(["scancel", subject(run_id, os.environ)])
     if code:
         raise Refused(f"scancel {run_id}: {text[-200:]}")
 

@@ -25,6 +25,7 @@ from unicrond.slurm.parse import (
     parse_jobs,
     parse_nodes,
     slurmd_port,
+    subject,
     unknown_job,
 )
 from unicrond.slurm.topology import Topology
@@ -80,18 +81,21 @@ class CommandLineSlurm:
             self._update(f"NodeName={fold([node])}", f"State={verb}")
 
     def shrink(self, job_id: int, keep: Sequence[str]) -> None:
-        job = self._job(job_id)
+        text = self._show_job(job_id)
+        job = self._read_job(job_id, text)
         if checks.shrink_is_due(job, keep):
             staying = fold(node for node in job.nodes if node in keep)
-            self._update(f"JobId={job_id}", f"NodeList={staying}")
+            self._update(f"JobId={subject(text, job_id)}", f"NodeList={staying}")
 
     def cancel(self, job_id: int, uid: int) -> None:
-        if checks.cancel_is_due(self._job(job_id), uid):
-            self._command.run("scancel", str(job_id))
+        text = self._show_job(job_id)
+        if checks.cancel_is_due(self._read_job(job_id, text), uid):
+            self._command.run("scancel", subject(text, job_id))
 
     def requeue(self, job_id: int, restarts: int) -> None:
-        if checks.requeue_is_due(self._job(job_id), restarts):
-            self._command.run("scontrol", "requeue", str(job_id))
+        text = self._show_job(job_id)
+        if checks.requeue_is_due(self._read_job(job_id, text), restarts):
+            self._command.run("scontrol", "requeue", subject(text, job_id))
 
     def expedite(self, job_id: int, exclude: Sequence[str], nodes: int = 0) -> None:
         text = self._show_job(job_id)
@@ -105,7 +109,7 @@ class CommandLineSlurm:
         if exclude:
             # The user's own exclusions stay.
             words.append(f"ExcNodeList={fold(sorted({*_excluded(text), *exclude}))}")
-        self._update(f"JobId={job_id}", *words)
+        self._update(f"JobId={subject(text, job_id)}", *words)
 
     def _update(self, *words: str) -> None:
         self._command.run("scontrol", "update", *words)
@@ -143,9 +147,6 @@ class CommandLineSlurm:
     def _shown_alone(self, job_id: int, nodes: Mapping[str, Node]) -> Allocation:
         shown = parse_jobs(self._show_job(job_id), nodes)
         return shown.known.get(job_id, unknown_job(job_id))
-
-    def _job(self, job_id: int) -> Allocation:
-        return self._read_job(job_id, self._show_job(job_id))
 
     def _read_job(self, job_id: int, text: str) -> Allocation:
         jobs = parse_jobs(text, {})

@@ -145,6 +145,12 @@ def own_record(text: str, job_id: int) -> str:
     return "\n".join(own) or text
 
 
+def subject(record: str, job_id: int) -> str:
+    """What to call the job in a command: by the id of an array Slurm means all of its tasks."""
+    task = re.match(rf"JobId={job_id} ArrayJobId=(\d+) ArrayTaskId=(\d+) ", record)
+    return f"{task[1]}_{task[2]}" if task else str(job_id)
+
+
 def excluded_nodes(text: str) -> tuple[str, ...]:
     """Of one job's record; raises BadRecord."""
     fields, repeated = _fields(_JOB_KEY, text)
