@@ -49,6 +49,7 @@ def cluster(raised_stage: Stage) -> Iterator[Stage]:
     conf.write_text(before + SWITCHED_ON)
     restart(raised_stage)
     yield raised_stage
+    raised_stage.make_whole()
     conf.write_text(before)
     restart(raised_stage)
 
