@@ -154,28 +154,26 @@ def checkpoint(state: Mapping[str, Any], step: int, folder: str | Path | None = 
     """Keeps `state` as it is after train step `step`. Call it on all ranks; one a node copies.
 
     `state` names modules, optimizers, schedulers (whatever has a `state_dict`) and plain values. It
-    must be the same on all ranks. With a `folder` the copy is also written there, behind training's
-    back; that works outside a run too. Trouble with memory or disk is told on stderr.
+    must be the same on all ranks, but for DTensors (FSDP2, HSDP, tensor parallel): of these each
+    rank copies its own. With a `folder` the copy is also written there, behind training's back;
+    that works outside a run too. Trouble with memory or disk is told on stderr.
     """
     if not _keeps(folder):
         return
-    from unicron import warm
-
     with phase("checkpoint") if inside() else contextlib.nullcontext():
-        warm.of_this_process().checkpoint(state, step, Path(folder) if folder else None)
+        _keeper_of(state).checkpoint(state, step, Path(folder) if folder else None)
 
 
 def restore(state: MutableMapping[str, Any], folder: str | Path | None = None) -> int | None:
     """Loads the newest copy of `state` that any rank can reach, or that lies in `folder`.
 
     Call it on all ranks, after the process group is there. Modules and the like are loaded in
-    place, plain values replaced in `state`. The train step of the copy; None if there is none.
+    place, plain values replaced in `state`. What is divided over ranks may have been kept by more
+    or fewer of them. The train step of the copy; None if there is none.
     """
     if not _keeps(folder):
         return None
-    from unicron import warm
-
-    found = warm.of_this_process().restore(state, Path(folder) if folder else None)
+    found = _keeper_of(state).restore(state, Path(folder) if folder else None)
     return found.step if found else None
 
 
@@ -204,6 +202,18 @@ def elastic(
         return Elastic(collective_for(backend), timeout_seconds)(train, *args, **options)
 
     return enter
+
+
+def _keeper_of(state: Mapping[str, Any]) -> Any:
+    """What is the same on all ranks is kept once a node; what is divided, in parts."""
+    if "torch.distributed.tensor" in sys.modules:  # else nothing is
+        from unicron import parts, sharded
+
+        if parts.is_divided(state):
+            return sharded.of_this_process()
+    from unicron import warm
+
+    return warm.of_this_process()
 
 
 def _keeps(folder: str | Path | None) -> bool:

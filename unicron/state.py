@@ -109,14 +109,17 @@ def has_nan(tensors: Sequence[Tensor]) -> bool:
     return any(bool(one.sum().isnan()) for one in tensors if one.dtype in SUMMED)
 
 
-def load(state: MutableMapping[str, Any], description: bytes, data: memoryview) -> None:
-    """Into what has `load_state_dict`, in place; other entries are replaced. Raises CannotLoad."""
-    tensors = views(description, data)
+def rest(text: str, tensors: Sequence[Tensor]) -> Any:
+    """What `collect` has found, with these tensors in it; raises CannotLoad."""
     try:
-        rest = base64.b64decode(json.loads(description)["rest"], validate=True)
-        found = _Reader(io.BytesIO(rest), tensors).load()
+        return _Reader(io.BytesIO(base64.b64decode(text, validate=True)), tensors).load()
     except (ValueError, binascii.Error, pickle.UnpicklingError, IndexError, EOFError) as error:
         raise CannotLoad(f"the copy cannot be read: {error}") from error
+
+
+def load(state: MutableMapping[str, Any], description: bytes, data: memoryview) -> None:
+    """Into what has `load_state_dict`, in place; other entries are replaced. Raises CannotLoad."""
+    found = rest(json.loads(description)["rest"], views(description, data))
     if set(found) != set(state):
         raise CannotLoad(f"the copy has {sorted(found)}, asked for is {sorted(state)}")
     for name, value in found.items():

@@ -201,11 +201,11 @@ _warm: Warm | None = None
 def of_this_process() -> Warm:
     global _warm
     if _warm is None:
-        _warm = Warm(_folder_of_this_run())
+        _warm = Warm(folder_of_this_run())
     return _warm
 
 
-def _folder_of_this_run() -> Path | None:
+def folder_of_this_run() -> Path | None:
     folder = Path(os.environ.get(arena.VARIABLE, ""))
     if folder == Path():
         return None

@@ -1,0 +1,322 @@
+"""`unicron.checkpoint` and `unicron.restore` for state that is divided over ranks (FSDP2, HSDP,
+tensor parallel: DTensors), and restored by as many ranks as there are then.
+
+    checkpoint    the ranks agree on the newest train step that all have whole: its slot is not
+                  written over. Each copies what it alone has on its node -> [behind training's
+                  back] NaN check, sums, head, storage
+    restore       of the train steps of which there are parts, the newest whose parts are whole and
+                  make the state; memory before storage where equal. What is refused is told
+
+    ARENA/set-TOKEN/part-RANK.SLOT      as unicron/arena.py has it; a set is of one generation, and
+                                        goes when the next one has a train step whole
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.storage import StorageReader
+
+from unicron import arena, parts, reader, state, storage, world
+from unicron.errors import CannotKeep, CannotLoad, NoRoom
+from unicron.parts import Named, Part
+from unicron.warm import folder_of_this_run
+from unicron.world import World
+
+FINISH_SECONDS = 600.0  # for the part behind training's back, storage included
+SLOTS = 2
+MOST_TRIED = 8  # train steps that restore looks at
+NOTHING = -1
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was restored; `refused`: newer ones, and why."""
+
+    step: int
+    in_memory: bool
+    refused: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Ordered by what is better. `where`: the set in memory, or the folder's name."""
+
+    step: int
+    in_memory: bool
+    where: str
+
+    @property
+    def said(self) -> str:
+        return f"train step {self.step} {'in memory' if self.in_memory else 'on storage'}"
+
+
+@dataclass(frozen=True)
+class Copying:
+    """One train step of this rank, on its way into a slot."""
+
+    step: int
+    slot: arena.Slot
+    data: memoryview
+    views: list[Tensor]
+    description: bytes
+    to_disk: Path | None
+    on_disk: list[tuple[Named, parts.Key, Tensor]]
+
+
+class Sharded:
+    """Of one process. `folder` is in memory; None outside a run, or where there is none."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._temporary = None if folder else tempfile.TemporaryDirectory(prefix="unicron-")
+        self._folder = folder or Path(self._temporary.name)  # type: ignore[union-attr]
+        self._world: World | None = None
+        self._slots: list[arena.Slot] = []
+        self._whole = NOTHING  # the newest train step that is whole here, of this world
+        self._older = True  # there may be sets of earlier worlds
+        self._finishing: threading.Thread | None = None
+        self._said: set[str] = set()
+
+    def checkpoint(self, what: Mapping[str, Any], step: int, disk: Path | None) -> None:
+        """All ranks call it, after the same train step."""
+        here = self._in_world()
+        self.settle()
+        agreed = world.least(self._whole)
+        if agreed != NOTHING and self._older:
+            self._older = False
+            if here.first_here:
+                self._forget(but=f"set-{here.token}")
+        try:
+            self._copy(here, what, step, agreed, disk)
+        except (NoRoom, CannotKeep) as error:
+            self._say_once(f"train step {step} is not kept: {error}")
+
+    def _in_world(self) -> World:
+        if self._world is None or not self._world.is_of(world.place_now()):
+            self._enter(world.meet(self._folder))
+        assert self._world is not None
+        return self._world
+
+    def _enter(self, here: World) -> None:
+        self._world, self._whole, self._older = here, NOTHING, True
+        home = self._folder / f"set-{here.token}"
+        self._slots = [arena.Slot(home / f"part-{here.rank}.{slot}") for slot in range(SLOTS)]
+
+    def _copy(
+        self, here: World, what: Mapping[str, Any], step: int, agreed: int, disk: Path | None
+    ) -> None:
+        skeleton, named, chunks = parts.collect(what)
+        kept = [one for one in chunks if here.keeps(one.holders) and one.tensor.numel()]
+        description, size = parts.describe(skeleton, named, kept, here.rank, here.size)
+        target = disk / storage.NAME.format(step, here.token) if disk else None
+        slot, data = self._begin(step, description, size, agreed, target)
+        views = state.views(description, data)
+        with torch.no_grad():
+            for view, chunk in zip(views, kept, strict=True):
+                view.copy_(chunk.tensor)
+        on_disk = [
+            (named[chunk.number], (named[chunk.number].name, chunk.offsets), view)
+            for chunk, view in zip(kept, views, strict=True)
+            if (chunk.holders or (0,))[0] == here.rank
+        ]
+        copying = Copying(step, slot, data, views, description, target, on_disk)
+        self._finishing = threading.Thread(
+            target=self._finish, args=(here, copying), name="unicron-sharded"
+        )
+        self._finishing.start()
+
+    def _begin(
+        self, step: int, description: bytes, size: int, agreed: int, disk: Path | None
+    ) -> tuple[arena.Slot, memoryview]:
+        """Without room in memory, what is wanted on storage is gathered there."""
+        free = [one for one in self._slots if agreed == NOTHING or _step(one) != agreed]
+        slot = min(free, key=_step)
+        try:
+            with _alone(self._folder):
+                return slot, slot.begin(step, description, size)
+        except NoRoom as error:
+            if disk is None:
+                raise
+            self._say_once(f"train step {step} is on storage only: {error}")
+            slot = arena.Slot(disk / f".{slot.path.name}")
+            return slot, slot.begin(step, description, size)
+
+    def _finish(self, here: World, copying: Copying) -> None:
+        if state.has_nan(copying.views):
+            self._say_once(f"train step {copying.step} is not kept: it has NaN")
+            return
+        in_memory = copying.slot in self._slots
+        copying.slot.finish(copying.data)
+        if in_memory:
+            self._whole = copying.step
+            with _alone(self._folder):
+                for other in self._slots:
+                    other.reserve(like=copying.slot)
+        if copying.to_disk is None:
+            return
+        try:
+            storage.write(
+                copying.to_disk, here.rank, here.size, copying.on_disk, copying.description
+            )
+            if not in_memory:
+                copying.slot.path.unlink()
+        except OSError as error:
+            self._say_once(f"train step {copying.step} is not on storage: {error}")
+
+    def settle(self) -> None:
+        """The newest copy counts, or never will."""
+        if self._finishing is not None:
+            self._finishing.join(FINISH_SECONDS)
+            if self._finishing.is_alive():
+                raise NoRoom(f"the copy before is not finished after {FINISH_SECONDS:g} s")
+            self._finishing = None
+
+    def restore(self, what: MutableMapping[str, Any], disk: Path | None) -> Found | None:
+        """All ranks call it, in the same generation."""
+        self.settle()
+        here = world.meet(self._folder)
+        refused: list[str] = []
+        best: Candidate | None = None
+        for candidate in self._candidates(here, disk)[:MOST_TRIED]:
+            why = self._load(here, what, candidate, disk)
+            if not why:
+                best = candidate
+                break
+            refused.append(f"{candidate.said} is refused: {why}")
+        world.together()  # nobody reads any more
+        if here.first_here:
+            stays = best if best is not None and best.in_memory else Candidate(NOTHING, True, "")
+            self._forget(but=stays.where, step=stays.step)
+        self._enter(here)
+        if here.rank == 0:
+            self._tell(best, refused)
+        return Found(best.step, best.in_memory, tuple(refused)) if best else None
+
+    def _candidates(self, here: World, disk: Path | None) -> list[Candidate]:
+        """The same on all ranks, the best first."""
+        mine: list[tuple[int, bool, str]] = []
+        if here.first_here:
+            steps = ((arena.step_in(path), path) for path in self._folder.glob("set-*/part-*"))
+            mine += {(step, True, path.parent.name) for step, path in steps if step is not None}
+        if here.rank == 0 and disk is not None:
+            mine += [(one.step, False, one.folder.name) for one in storage.newest(disk)]
+        told = {one for each in world.exchange(mine) for one in each}
+        return [Candidate(*one) for one in sorted(told, reverse=True)]
+
+    def _load(
+        self, here: World, what: MutableMapping[str, Any], one: Candidate, disk: Path | None
+    ) -> str:
+        """Why it is refused, the same on all ranks; empty if it is loaded."""
+        if not one.in_memory:
+            assert disk is not None
+            whole = storage.Whole(one.step, disk / one.where)
+            why = world.exchange(storage.trouble_with(whole) if here.rank == 0 else "")[0]
+            if why:
+                return str(why)
+            part = parts.read((whole.folder / "unicron.json").read_bytes())
+            _load(what, part, FileSystemReader(whole.folder))
+            return ""
+        found = self._parts(here, one)
+        why = parts.missing(list(found.values()))
+        if not why:
+            source = reader.Reader(found, here, self._folder)
+            _load(what, next(iter(found.values())), source)
+        return str(why)
+
+    def _parts(self, here: World, one: Candidate) -> dict[tuple[str, str], Part]:
+        """Those of this train step that are whole, on all nodes. Ranks of a node share in the
+        reading of them."""
+        paths = sorted((self._folder / one.where).glob("part-*"))
+        files = [f"{one.where}/{path.name}" for path in paths if arena.step_in(path) == one.step]
+        at = here.here.index(here.rank)
+        mine = [
+            (here.nodes[here.rank], *each)
+            for each in reader.verified(self._folder, files[at :: len(here.here)])
+        ]
+        told = sorted(row for rows in world.exchange(mine) for row in rows)
+        return {(node, file): parts.read(description) for node, file, description in told}
+
+    def _forget(self, but: str, step: int | None = None) -> None:
+        """Memory of other sets is given back; of the one that stays only this train step counts."""
+        for home in self._folder.glob("set-*"):
+            if home.name != but:
+                shutil.rmtree(home, ignore_errors=True)
+        if step is not None and but:
+            for path in (self._folder / but).glob("part-*"):
+                if arena.step_in(path) != step:
+                    path.unlink(missing_ok=True)
+
+    def _tell(self, best: Candidate | None, refused: Sequence[str]) -> None:
+        for line in refused:
+            print(f"unicron: {line}", file=sys.stderr)
+        if best is not None:
+            print(f"unicron: {best.said} is restored", file=sys.stderr)
+
+    def _say_once(self, text: str) -> None:
+        kind = text.partition(": ")[2]
+        if kind not in self._said:
+            self._said.add(kind)
+            print(f"unicron: {text}", file=sys.stderr)
+
+
+def _step(slot: arena.Slot) -> int:
+    step = arena.step_in(slot.path)
+    return NOTHING if step is None else step
+
+
+def _load(what: MutableMapping[str, Any], part: Part, source: StorageReader) -> None:
+    """Raises CannotLoad."""
+    targets = parts.targets(what, part.named)
+    flat = {one.name: target for one, target in zip(part.named, targets, strict=True)}
+    planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    metadata = source.read_metadata()
+    planner.set_up_planner(flat, metadata, False)
+    source.set_up_storage_reader(metadata, False)
+    plan = source.prepare_local_plan(planner.create_local_plan())
+    source.read_data(planner.finish_plan(plan), planner).wait()
+    found = state.rest(part.rest, targets)
+    if set(found) != set(what):
+        raise CannotLoad(f"the copy has {sorted(found)}, asked for is {sorted(what)}")
+    for name, value in found.items():
+        if hasattr(what[name], "load_state_dict"):
+            what[name].load_state_dict(value)
+        else:
+            what[name] = value
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Among the node's ranks: each takes its memory before the next one sees what is left."""
+    try:
+        descriptor = os.open(folder / "room", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise NoRoom(f"{folder}: {error}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+_sharded: Sharded | None = None
+
+
+def of_this_process() -> Sharded:
+    global _sharded
+    if _sharded is None:
+        _sharded = Sharded(folder_of_this_run())
+    return _sharded
