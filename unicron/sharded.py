@@ -94,13 +94,19 @@ class Sharded:
     def checkpoint(self, what: Mapping[str, Any], step: int, disk: Path | None) -> None:
         """All ranks call it, after the same train step."""
         here = self._in_world()
-        self.settle()
-        agreed = world.least(self._whole)
+        try:
+            self.settle()
+            late = ""
+        except NoRoom as error:
+            late = str(error)
+        agreed = world.least(self._whole)  # the others wait for it, whatever happened here
         if agreed != NOTHING and self._older:
             self._older = False
             if here.first_here:
                 self._forget(but=f"set-{here.token}")
         try:
+            if late:
+                raise NoRoom(late)
             self._copy(here, what, step, agreed, disk)
         except (NoRoom, CannotKeep) as error:
             self._say_once(f"train step {step} is not kept: {error}")
@@ -163,7 +169,7 @@ class Sharded:
         copying.slot.finish(copying.data)
         if in_memory:
             self._whole = copying.step
-            with _alone(self._folder):
+            with contextlib.suppress(NoRoom), _alone(self._folder):
                 for other in self._slots:
                     other.reserve(like=copying.slot)
         if copying.to_disk is None:

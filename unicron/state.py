@@ -53,7 +53,7 @@ class _Writer(pickle.Pickler):
         if type(thing) not in (Tensor, torch.nn.Parameter) or thing.layout != torch.strided:
             raise pickle.PicklingError(
                 f"a {type(thing).__name__} is a part of a whole that is divided over ranks, or not "
-                "dense: keep it with torch.distributed.checkpoint"
+                "dense: give its module itself, or keep it with torch.distributed.checkpoint"
             )
         self._tensors.append(thing.detach())
         return len(self._tensors) - 1

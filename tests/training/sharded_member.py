@@ -1,7 +1,7 @@
 """A rank that trains a divided model. Arguments: train steps of each generation; a folder for
 storage. Its own name begins with the layout, `fsdp2`, `hsdp`, `tensor` or `ddp`; then may come
-`_disk`, it writes to storage too, or `_nan`, rank 1 has NaN at the end. What it has goes to stdout,
-a line of JSON each.
+`_disk`, it writes to storage too, or `_nan`, rank 1 has NaN in what it keeps after train step 1.
+What it has goes to stdout, a line of JSON each.
 """
 
 from __future__ import annotations
@@ -69,6 +69,14 @@ def say(run: unicron.Run, did: str, step: int, state: dict[str, Any]) -> None:
         print(json.dumps({"did": did, "step": step, "in": run.generation, "has": has}), flush=True)
 
 
+def keep_with_nan(state: dict[str, Any], step: int) -> None:
+    mine = next(state["model"].parameters()).detach().to_local()
+    good = mine.clone()
+    mine.fill_(torch.nan)
+    unicron.checkpoint(state, step)
+    mine.copy_(good)
+
+
 @unicron.elastic(backend="gloo")
 def train(run: unicron.Run) -> None:
     torch.manual_seed(run.generation)
@@ -85,9 +93,10 @@ def train(run: unicron.Run) -> None:
         optimizer.step()
         state["position"] = [step]
         say(run, "kept", step, state)
-        if (WISH, run.rank, step) == ("nan", 1, STEPS):
-            next(model.parameters()).detach().to_local().fill_(torch.nan)
-        unicron.checkpoint(state, step, disk)
+        if (WISH, run.rank) == ("nan", 1) and step > 1:
+            keep_with_nan(state, step)
+        else:
+            unicron.checkpoint(state, step, disk)
         unicron.heartbeat(step)
     (warm if LAYOUT == "ddp" else sharded).of_this_process().settle()
     dist.barrier()
