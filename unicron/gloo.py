@@ -40,14 +40,16 @@ class Gloo:
         self._revoked = self._generation = -1
         self._abandoned = 0
         self._forming = threading.Event()
+        self._turning = threading.Lock()  # what is cut belongs to the generation that is over
         self._sockets = Sockets()
         self._store: Any = None
         self._excepthook = sys.excepthook
         self._make_group = c10d._new_process_group_helper
 
     def form(self, place: Place, timeout_seconds: float) -> None:
-        self._generation = place.generation
-        self._forming.set()
+        with self._turning:
+            self._generation = place.generation
+            self._forming.set()
         self._excepthook = sys.excepthook  # each group puts one of its own before it
         try:
             self._check(place)
@@ -96,17 +98,24 @@ class Gloo:
 
     def revoke(self, generation: int) -> None:
         self._revoked = max(self._revoked, generation)
-        if self._generation > generation:
-            return
-        self._sockets.cut()
-        if self._forming.is_set():
-            threading.Thread(target=self._cut_on, name="unicron-cut", daemon=True).start()
-
-    def _cut_on(self) -> None:
-        deadline = time.monotonic() + 2 * CONNECT_SECONDS
-        over = self._generation
-        while self._forming.is_set() and self._generation == over and time.monotonic() < deadline:
+        with self._turning:
+            over = self._generation
+            if over > generation:
+                return
             self._sockets.cut()
+        if self._forming.is_set():
+            cutting = threading.Thread(
+                target=self._cut_on, args=(over,), name="unicron-cut", daemon=True
+            )
+            cutting.start()
+
+    def _cut_on(self, over: int) -> None:
+        deadline = time.monotonic() + 2 * CONNECT_SECONDS
+        while time.monotonic() < deadline:
+            with self._turning:
+                if self._generation != over or not self._forming.is_set():
+                    return
+                self._sockets.cut()
             time.sleep(CUT_AGAIN_SECONDS)
 
     def leave(self) -> None:
