@@ -48,12 +48,13 @@ def test_a_run_too_small_to_go_on_comes_back_at_the_size_that_there_is_room_for(
     stage: Stage,
 ) -> None:
     training = stage.training(LOCKSTEP, "--min-nodes=3", nodes=4)
-    other = stage.submit(LOCKSTEP, nodes=2, user="bob")
-    other.until_step(3)
+    others = [stage.submit(LOCKSTEP, nodes=1, user="bob") for _ in range(2)]
+    for other in others:
+        other.until_step(3)
     for node in ("n3", "n4"):
         stage.lab.fault("cut-link", node=node)
     training.until("it waits", lambda: training.run().get("state") == "requeued")
-    other.finish()
+    others[0].finish()
     training.goes_on(generation=1001)
     assert {s.world for s in training.of(1001)} == {3}
     assert not {"n3", "n4"} & set(training.nodes())
