@@ -19,7 +19,6 @@ import os
 import shutil
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,12 +31,12 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.storage import StorageReader
 
 from unicron import arena, parts, reader, state, storage, world
+from unicron.behind import Behind
 from unicron.errors import CannotKeep, CannotLoad, NoRoom
 from unicron.parts import Named, Part
 from unicron.warm import folder_of_this_run
 from unicron.world import World
 
-FINISH_SECONDS = 600.0  # for the part behind training's back, storage included
 SLOTS = 2
 MOST_TRIED = 8  # train steps that restore looks at
 NOTHING = -1
@@ -88,8 +87,7 @@ class Sharded:
         self._slots: list[arena.Slot] = []
         self._whole = NOTHING  # the newest train step that is whole here, of this world
         self._older = True  # there may be sets of earlier worlds
-        self._finishing: threading.Thread | None = None
-        self._said: set[str] = set()
+        self._behind = Behind("unicron-sharded")
 
     def checkpoint(self, what: Mapping[str, Any], step: int, disk: Path | None) -> None:
         """All ranks call it, after the same train step."""
@@ -109,7 +107,7 @@ class Sharded:
                 raise NoRoom(late)
             self._copy(here, what, step, agreed, disk)
         except (NoRoom, CannotKeep) as error:
-            self._say_once(f"train step {step} is not kept: {error}")
+            self._behind.say_once(f"train step {step} is not kept: {error}")
 
     def _in_world(self) -> World:
         if self._world is None or not self._world.is_of(world.place_now()):
@@ -140,10 +138,7 @@ class Sharded:
             if (chunk.holders or (0,))[0] == here.rank
         ]
         copying = Copying(step, slot, data, views, description, target, on_disk)
-        self._finishing = threading.Thread(
-            target=self._finish, args=(here, copying), name="unicron-sharded"
-        )
-        self._finishing.start()
+        self._behind.start(lambda: self._finish(here, copying))
 
     def _begin(
         self, step: int, description: bytes, size: int, agreed: int, disk: Path | None
@@ -157,13 +152,13 @@ class Sharded:
         except NoRoom as error:
             if disk is None:
                 raise
-            self._say_once(f"train step {step} is on storage only: {error}")
+            self._behind.say_once(f"train step {step} is on storage only: {error}")
             slot = arena.Slot(disk / f".{slot.path.name}")
             return slot, slot.begin(step, description, size)
 
     def _finish(self, here: World, copying: Copying) -> None:
         if state.has_nan(copying.views):
-            self._say_once(f"train step {copying.step} is not kept: it has NaN")
+            self._behind.say_once(f"train step {copying.step} is not kept: it has NaN")
             return
         in_memory = copying.slot in self._slots
         copying.slot.finish(copying.data)
@@ -181,15 +176,11 @@ class Sharded:
             if not in_memory:
                 copying.slot.path.unlink()
         except OSError as error:
-            self._say_once(f"train step {copying.step} is not on storage: {error}")
+            self._behind.say_once(f"train step {copying.step} is not on storage: {error}")
 
     def settle(self) -> None:
         """The newest copy counts, or never will."""
-        if self._finishing is not None:
-            self._finishing.join(FINISH_SECONDS)
-            if self._finishing.is_alive():
-                raise NoRoom(f"the copy before is not finished after {FINISH_SECONDS:g} s")
-            self._finishing = None
+        self._behind.settle()
 
     def restore(self, what: MutableMapping[str, Any], disk: Path | None) -> Found | None:
         """All ranks call it, in the same generation."""
@@ -271,12 +262,6 @@ class Sharded:
             print(f"unicron: {line}", file=sys.stderr)
         if best is not None:
             print(f"unicron: {best.said} is restored", file=sys.stderr)
-
-    def _say_once(self, text: str) -> None:
-        kind = text.partition(": ")[2]
-        if kind not in self._said:
-            self._said.add(kind)
-            print(f"unicron: {text}", file=sys.stderr)
 
 
 def _step(slot: arena.Slot) -> int:

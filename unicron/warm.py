@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-import threading
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +20,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from unicron import arena, state
+from unicron import arena, state, world
+from unicron.behind import Behind
 from unicron.errors import CannotKeep, NoRoom
 
-FINISH_SECONDS = 600.0  # for the part behind training's back, the disk's included
 CHUNK_BYTES = 1 << 28
 NOTHING = -1
 
@@ -52,8 +51,7 @@ class Warm:
         self._folder = folder or Path(self._temporary.name)  # type: ignore[union-attr]
         self._writer = arena.Writer(self._folder)
         self._slots = {name: arena.Slot(self._folder / name) for name in arena.SLOTS}
-        self._finishing: threading.Thread | None = None
-        self._said: set[str] = set()
+        self._behind = Behind("unicron-warm")
 
     def checkpoint(self, what: Mapping[str, Any], step: int, disk: Path | None) -> bool:
         """Whether this rank copies it: one a node does."""
@@ -66,7 +64,7 @@ class Warm:
             self.settle()
             self._copy(what, step, disk if first else None)
         except (NoRoom, CannotKeep) as error:
-            self._say_once(f"train step {step} is not kept: {error}")
+            self._behind.say_once(f"train step {step} is not kept: {error}")
             return False
         return True
 
@@ -78,10 +76,7 @@ class Warm:
         with torch.no_grad():
             for copy, tensor in zip(copies, tensors, strict=True):
                 copy.copy_(tensor)
-        self._finishing = threading.Thread(
-            target=self._finish, args=(slot, data, copies, step, disk), name="unicron-warm"
-        )
-        self._finishing.start()
+        self._behind.start(lambda: self._finish(slot, data, copies, step, disk))
 
     def _begin(
         self, step: int, description: bytes, size: int, disk: Path | None
@@ -93,7 +88,7 @@ class Warm:
         except NoRoom as error:
             if disk is None:
                 raise
-            self._say_once(f"train step {step} is on disk only: {error}")
+            self._behind.say_once(f"train step {step} is on disk only: {error}")
             slot = arena.Slot(disk / f".{os.getpid()}.slot")
             return slot, slot.begin(step, description, size)
 
@@ -101,7 +96,7 @@ class Warm:
         self, slot: arena.Slot, data: memoryview, copies: list[Tensor], step: int, disk: Path | None
     ) -> None:
         if state.has_nan(copies):
-            self._say_once(f"train step {step} is not kept: it has NaN")
+            self._behind.say_once(f"train step {step} is not kept: it has NaN")
             return
         slot.finish(data)
         for other in self._slots.values():
@@ -112,27 +107,24 @@ class Warm:
                 if slot.path.parent == disk:
                     slot.path.unlink()
             except OSError as error:
-                self._say_once(f"train step {step} is not on disk: {error}")
+                self._behind.say_once(f"train step {step} is not on disk: {error}")
 
     def settle(self) -> None:
         """The newest copy counts, or never will."""
-        if self._finishing is not None:
-            self._finishing.join(FINISH_SECONDS)
-            if self._finishing.is_alive():
-                raise NoRoom(f"the copy before is not finished after {FINISH_SECONDS:g} s")
-            self._finishing = None
+        self._behind.settle()
 
     def restore(self, what: MutableMapping[str, Any], disk: Path | None) -> Source | None:
         """All ranks call it, in the same generation."""
         self.settle()
         found = arena.newest(self._folder, "slot-*")
-        rank, in_memory = _rank(), found is not None
+        rank, in_memory = world.place_now()[0], found is not None
         if disk is not None and rank == 0:
             kept = arena.newest(disk, arena.ON_DISK_PATTERN)
             if kept is not None and (found is None or kept.step > found.step):
                 found, in_memory = kept, False
         mine = Source(found.step if found else NOTHING, in_memory, rank)
-        offers = _of_all(mine)
+        told = world.exchange((mine.step, mine.in_memory, mine.rank))
+        offers = [Source(*offer) for offer in told]
         best = choose(offers)
         if best is None:
             return None
@@ -143,7 +135,7 @@ class Warm:
             description, data = found.description, found.data
         state.load(what, description, data)
         arena.discard_above(self._folder, best.step)
-        _together()
+        world.together()  # nobody writes over a slot that another rank of the node still reads
         return best
 
     def close(self) -> None:
@@ -153,33 +145,15 @@ class Warm:
         if self._temporary:
             self._temporary.cleanup()
 
-    def _say_once(self, text: str) -> None:
-        kind = text.partition(": ")[2]
-        if kind not in self._said:
-            self._said.add(kind)
-            print(f"unicron: {text}", file=sys.stderr)
-
-
-def _rank() -> int:
-    return dist.get_rank() if dist.is_initialized() else int(os.environ.get("RANK", "0"))
-
-
-def _of_all(mine: Source) -> list[Source]:
-    if not dist.is_initialized():
-        return [mine]
-    offers: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(offers, (mine.step, mine.in_memory, mine.rank))
-    return [Source(*offer) for offer in offers]
-
 
 def _handed_on(source: int, found: arena.Copy | None) -> tuple[bytes, memoryview]:
     """From the rank that has it to all; in chunks, so that a GPU need not hold it whole."""
-    mine = found if found is not None and _rank() == source else None
+    mine = found if found is not None and world.place_now()[0] == source else None
     head: list[Any] = [(mine.description, len(mine.data)) if mine else None]
     dist.broadcast_object_list(head, src=source)
     description, size = head[0]
     data = mine.data if mine else memoryview(bytearray(size))
-    device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+    device = world.device()
     for start in range(0, size, CHUNK_BYTES):
         part = torch.frombuffer(data[start : start + CHUNK_BYTES], dtype=torch.uint8)
         passed = part.to(device)
@@ -187,12 +161,6 @@ def _handed_on(source: int, found: arena.Copy | None) -> tuple[bytes, memoryview
         if not mine:
             part.copy_(passed)
     return description, data
-
-
-def _together() -> None:
-    """Nobody writes over a slot that another rank of the node still reads."""
-    if dist.is_initialized():
-        dist.barrier()
 
 
 _warm: Warm | None = None

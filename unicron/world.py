@@ -1,4 +1,4 @@
-"""What ranks that keep parts of a state tell each other: who shares a node, what all have kept."""
+"""What ranks that keep copies tell each other: who shares a node, what all have kept."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def least(mine: int) -> int:
     """Of all ranks'."""
     if not dist.is_initialized():
         return mine
-    number = torch.tensor([mine], dtype=torch.int64, device=_device())
+    number = torch.tensor([mine], dtype=torch.int64, device=device())
     dist.all_reduce(number, dist.ReduceOp.MIN)
     return int(number.item())
 
@@ -87,7 +87,7 @@ def together() -> None:
 def hand_over(tensor: Tensor, source: int, target: int, rank: int) -> None:
     """Copies `tensor` of one rank into that of another; both call it."""
     flat = tensor.reshape(-1).view(torch.uint8)  # no copy: what is handed over is contiguous
-    passed = flat.to(_device())
+    passed = flat.to(device())
     if rank == source:
         dist.send(passed, target)
         return
@@ -96,5 +96,5 @@ def hand_over(tensor: Tensor, source: int, target: int, rank: int) -> None:
         flat.copy_(passed)
 
 
-def _device() -> torch.device:
+def device() -> torch.device:
     return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
