@@ -55,9 +55,9 @@ def ib_flap(node: Hardware) -> None:
 
 def oom(node: Hardware, rank: Process) -> None:
     """The kernel's killer: the rank is gone, its cgroup has counted, the log tells of it."""
+    node.oom_kill()
     if not send_signal(rank, signal.SIGKILL):
         raise LabError("that rank has ended already")
-    node.oom_kill()
     node.kernel(
         f"Memory cgroup out of memory: Killed process {rank.inner_pid} (python3)"
         " total-vm:33554432kB, anon-rss:16777216kB, file-rss:0kB, shmem-rss:0kB"

@@ -232,6 +232,18 @@ def test_an_out_of_memory_kill_seen_after_the_death_still_names_it(world: World)
     assert incident.kind == "host out-of-memory kill"
 
 
+def test_an_out_of_memory_kill_seen_after_the_run_healed_still_names_it(world: World) -> None:
+    job = running(world)
+    world.agents.kill_rank(job, "n2", text="", signal=9)
+    heals(world, job)
+    world.until(lambda: not world.core.state.incidents)
+    seen(world, "n2", job, "host out-of-memory kill", "SEV2", "the kernel killed 1 process")
+    world.tick()
+    incident = world.core.state.resolved[job]
+    assert (incident.kind, incident.state) == ("host out-of-memory kill", "resolved")
+    assert world.core.state.incidents == {}
+
+
 def test_hardware_seen_after_a_rank_died_of_it_moves_the_run_all_the_same(world: World) -> None:
     job = running(world, min_nodes=2)
     world.agents.kill_rank(job, "n2", text="CUDA error", signal=6)

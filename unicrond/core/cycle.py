@@ -72,6 +72,8 @@ class Cycle:
         self._incidents[incident.incident_id] = incident
         if incident.state in (IncidentState.RESOLVED, IncidentState.CLOSED):
             self.state.incidents.pop(incident.incident_id, None)
+            if incident.run_id is not None:
+                self.state.resolved[incident.run_id] = incident
         else:
             self.state.incidents[incident.incident_id] = incident
         return incident

@@ -114,8 +114,8 @@ def _keep(cycle: Cycle, signal: Signal, fault: Fault, runs: list[Run]) -> None:
     if fault.severity is Severity.NONE or not runs:
         return
     cycle.state.hints[signal.node] = signal
-    for run in runs:
-        incident = cycle.incident_of(run)
+    for run in runs:  # which may have healed before its sensors had their turn
+        incident = cycle.incident_of(run) or cycle.state.resolved.get(run.run_id)
         if incident is not None and _unexplained(incident, fault):
             cycle.put_incident(replace(incident, kind=fault.kind, cause_text=fault.evidence))
 

@@ -39,6 +39,7 @@ class State:
     slurm_doubt: str = ""  # which of its records make no sense
     runs: dict[int, Run] = field(default_factory=dict)
     incidents: dict[int, Incident] = field(default_factory=dict)  # not closed
+    resolved: dict[int, Incident] = field(default_factory=dict)  # the last one, by run
     pending: dict[ActionKey, tuple[Action, float]] = field(default_factory=dict)  # and when sent
     next_incident_id: int = 1
     next_ordinal: int = 0  # of actions; never repeats
@@ -86,6 +87,7 @@ class State:
         for run in tuple(self.runs.values()):
             if run.state.ended and run.ended_at < time:
                 del self.runs[run.run_id]
+                self.resolved.pop(run.run_id, None)
                 self.slow.pop(run.run_id, None)
                 self.suspected.pop(run.run_id, None)
                 self.located.pop(run.run_id, None)
