@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scipy import stats
+from scipy.special import stdtrit
 
 from simulator.engine import Outcome, simulate
 from simulator.library import Scenario
@@ -40,7 +40,7 @@ class Ratio:
         mean, n = statistics.fmean(ratios), len(ratios)
         half = 0.0
         if n > 1:
-            half = float(stats.t.ppf(0.975, n - 1)) * statistics.stdev(ratios) / n**0.5
+            half = float(stdtrit(n - 1, 0.975)) * statistics.stdev(ratios) / n**0.5
         behind = statistics.median(1 - ratio for ratio in ratios)
         return Ratio(mean, mean - half, mean + half, min(ratios), behind)
 

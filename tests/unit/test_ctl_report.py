@@ -9,7 +9,6 @@ import pytest
 
 from unicrond.ctl.accounted import Accounted, accounted, held
 from unicrond.ctl.report import moment
-from unicrond.ctl.reportpage import page
 from unicrond.errors import BadInput
 from unicrond.model.accounting import Spell
 
@@ -68,6 +67,8 @@ def row(key: str, **causes: float) -> dict[str, Any]:
 
 
 def test_the_page_has_plots_and_believes_no_name() -> None:
+    from unicrond.ctl.reportpage import page  # slow to import
+
     rows = [row("<script>$x", training=3600.0, detection=36.0), row("ml", training=7200.0)]
     found = {
         "began": 1.0, "ended": 2.0, "by": "account", "rows": rows, "more": False,

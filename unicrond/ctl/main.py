@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer.main import get_command
 
 from unicrond import __version__
 from unicrond.ctl import database, incident, lists, model, node, plugins, run
@@ -101,9 +103,12 @@ if find_spec("lab") is not None:
     )(lab)
 
 
+command = cache(partial(get_command, app))
+
+
 def main() -> None:
     try:
-        app(prog_name=PROGRAM)
+        command()(prog_name=PROGRAM)
     except UnicronError as error:
         print(f"unicronctl: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, BadInput) else 1)
