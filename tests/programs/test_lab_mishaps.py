@@ -48,7 +48,7 @@ def test_a_dragged_process_is_stopped_for_its_part_of_the_time_and_goes_on_after
     deadline = time.monotonic() + 20
     while state(busy.pid) != "T" and time.monotonic() < deadline:
         time.sleep(0.005)
-    seen = []
+    seen: list[bool] = []
     while len(seen) < 60:
         time.sleep(0.007)
         seen.append(state(busy.pid) == "T")

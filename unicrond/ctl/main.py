@@ -103,12 +103,12 @@ if find_spec("lab") is not None:
     )(lab)
 
 
-command = cache(partial(get_command, app))
+unicronctl = cache(partial(get_command, app))
 
 
 def main() -> None:
     try:
-        command()(prog_name=PROGRAM)
+        unicronctl()(prog_name=PROGRAM)
     except UnicronError as error:
         print(f"unicronctl: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, BadInput) else 1)
