@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -60,6 +61,12 @@ def _file_path(value: str) -> str:
     return value
 
 
+def _slurm_name(value: str) -> str:
+    if value and not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,254}", value, re.ASCII):
+        raise ValueError("write a name as Slurm has it, of letters, digits, . _ and -")
+    return value
+
+
 def _names(value: object) -> object:
     if isinstance(value, str):
         return tuple(value.replace(",", " ").split())
@@ -71,6 +78,7 @@ def _names(value: object) -> object:
 Address = Annotated[str, AfterValidator(_host_and_port)]
 MaybeAddress = Annotated[str, AfterValidator(lambda value: value and _host_and_port(value))]
 File = Annotated[str, AfterValidator(_file_path)]
+SlurmName = Annotated[str, AfterValidator(_slurm_name)]
 SocketPath = Annotated[str, AfterValidator(_absolute)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -89,7 +97,8 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-_policy_fields = {f.name: _policy_field(f) for f in dataclasses.fields(Policy) if f.name != "mode"}
+_NUMBERS = [f for f in dataclasses.fields(Policy) if isinstance(f.default, int | float)]
+_policy_fields = {f.name: _policy_field(f) for f in _NUMBERS}
 PolicySettings: Any = create_model("PolicySettings", __base__=_Section, **_policy_fields)
 
 
@@ -123,6 +132,8 @@ class Settings(_Section):
     control_socket: SocketPath = "/run/unicron/control.sock"
     snapshot_seconds: Seconds = 2.0
     slurm_timeout_seconds: Seconds = 10.0
+    companion_qos: SlurmName = ""  # "": the base's
+    companion_partition: SlurmName = ""
     history_days: Annotated[int, Field(ge=0)] = 90  # 0: nothing is ever forgotten
     admins: Names = ()
     operators: Names = ()
@@ -142,7 +153,8 @@ class Settings(_Section):
     accounts: dict[str, AccountSettings] = Field(default={})
 
     def as_policy(self) -> Policy:
-        return Policy(mode=self.mode, **self.policy.model_dump())
+        names = {name: getattr(self, name) for name in ("companion_qos", "companion_partition")}
+        return Policy(mode=self.mode, **names, **self.policy.model_dump())
 
 
 def load_settings(

@@ -6,7 +6,7 @@ import re
 import time
 
 import pytest
-from stage import LOCKSTEP, Stage, Training, until
+from stage import GPUS, LOCKSTEP, Stage, Training, until
 
 pytestmark = pytest.mark.slurm
 
@@ -110,6 +110,25 @@ def test_a_node_of_the_companion_that_is_lost_leaves_the_run(grown: Training) ->
     grown.stage.lab.fault("cut-link", node="n4")
     first_with(grown, 3, time.time())
     grown.until("n4 is drained", lambda: "DRAIN" in grown.stage.node_states()["n4"])
+    assert grown.state() == "RUNNING"
+
+
+def test_a_companion_gives_way_to_a_job_that_waits_for_its_nodes(grown: Training) -> None:
+    stage, companion = grown.stage, companion_of(grown)
+    shown = stage.scontrol("show", "job", "-o", str(companion))
+    assert re.search(r" Deadline=\d{4}-", shown), shown
+    nice, others = (int(re.search(rf" {key}=(\d+)", shown)[1]) for key in ("Nice", "Priority"))
+    assert nice > 1_000_000
+    assert others < int(grown.slurm("Priority"))
+    command = ["sbatch", "--parsable", "-N4", f"--gpus-per-node={GPUS}", "--wrap", "sleep 300"]
+    submitted = time.time()
+    other = stage.lab.exec(command, user="bob", folder="/home/bob").stdout.strip()
+    state = ["squeue", "--noheader", f"--jobs={other}", "--format=%T"]
+    grown.until("bob's job runs", lambda: stage.lab.exec(state).stdout.strip() == "RUNNING", 20)
+    print(f"another job waits for a companion's nodes -> it runs: {time.time() - submitted:.1f} s")
+    assert is_over(stage, companion)
+    first_with(grown, 2, submitted)
+    grown.goes_on()
     assert grown.state() == "RUNNING"
 
 

@@ -180,9 +180,12 @@ class World:
                 self._kill_taken(job, (*allocation.nodes, *self._companion_nodes(job)))
                 self._end_empty(job, allocation)
 
-    def _submit_companion(self, base: Run, nodes: int) -> int:
+    def _submit_companion(self, base: Run, nodes: int, minutes: int) -> int:
         try:
-            job = self.slurm.submit(nodes, gpus_per_node=1, user=base.user, uid=base.uid)
+            job = self.slurm.submit(
+                nodes, gpus_per_node=1, user=base.user, uid=base.uid, nice=1,
+                limit_seconds=60 * minutes, comment='{"unicron": {"companion_of": 1}}',
+            )  # fmt: skip
         except SlurmUnavailable:
             return 0
         self.companions[job] = base.run_id

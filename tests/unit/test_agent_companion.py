@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from unicrond.agent import slurm
-from unicrond.agent.companion import VARIABLE, base_of, command, environment_of
+from unicrond.agent.companion import NICE, VARIABLE, Order, base_of, command, environment_of
 from unicrond.agent.facts import Facts
 from unicrond.agent.job import job_of
 from unicrond.errors import BadInput
@@ -36,12 +36,21 @@ def test_nothing_of_the_bases_job_misleads_the_companions_srun() -> None:
 
 def test_it_is_submitted_as_its_user_would_with_the_bases_account_and_size_of_nodes() -> None:
     arguments = ["--max-nodes=4", "--", "python", "train.py"]
-    words = command(JOB, BASE, Path("/opt/unicron/bin/unicron-run"), arguments, 2, ["n7"], 90)
+    wrapper, order = Path("/opt/unicron/bin/unicron-run"), Order(2, ["n7"], 90, 120)
+    words = command(JOB, BASE, wrapper, arguments, order)
     assert words[0] == "sbatch"
     assert {"--nodes=2", "--account=physics", "--partition=gpu", "--gpus-per-node=8"} <= set(words)
     assert {"--time=90", "--exclude=n7", "--no-requeue", "--job-name=train+17"} <= set(words)
     assert not [word for word in words if word.startswith("--qos")]
+    assert {f"--nice={NICE}", f"--deadline=now+{90 * 60 + 120}"} <= set(words)
     assert words[-5:] == ["/opt/unicron/bin/unicron-run", *arguments]
+
+
+def test_the_sites_qos_and_partition_for_companions_win_over_the_bases() -> None:
+    order = Order(1, [], 90, 120, "scavenge", "idle")
+    words = command(JOB, {**BASE, "SLURM_JOB_QOS": "normal"}, Path("x"), [], order)
+    assert {"--qos=scavenge", "--partition=idle"} <= set(words)
+    assert not {"--qos=normal", "--partition=gpu"} & set(words)
 
 
 def test_an_agent_in_it_belongs_to_the_bases_run_and_knows_its_nodes() -> None:

@@ -43,11 +43,19 @@ def test_without_any_file_the_defaults_hold() -> None:
 
 
 def test_every_number_of_the_policy_can_be_configured(file: Path) -> None:
-    names = {field.name for field in fields(Policy)} - {"mode"}
+    names = {field.name for field in fields(Policy) if isinstance(field.default, int | float)}
     assert set(PolicySettings.model_fields) == names
     file.write_text("mode = 'active'\n[policy]\nsilence_seconds = 4\ndrains_per_hour = 0\n")
     policy = load_settings(file, {}).as_policy()
     assert policy == Policy(mode=Mode.ACTIVE, silence_seconds=4.0, drains_per_hour=0)
+
+
+def test_what_companions_are_submitted_with_is_a_name_that_slurm_could_have(file: Path) -> None:
+    file.write_text('companion_qos = "scavenge"\n')
+    policy = load_settings(file, {}).as_policy()
+    assert (policy.companion_qos, policy.companion_partition) == ("scavenge", "")
+    said = refused(file, 'companion_partition = "a b"\n')
+    assert "companion_partition: write a name as Slurm has it" in said
 
 
 def test_flags_win_over_environment_over_conf_d_over_the_file(file: Path) -> None:

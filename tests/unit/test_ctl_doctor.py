@@ -64,6 +64,13 @@ def test_a_slurm_without_accounting_is_a_warning() -> None:
     assert only(doctor.rights(Told())).state == "warning"
 
 
+@pytest.mark.parametrize(("name", "state"), [("scavenge", "ok"), ("scavange", "wrong")])
+def test_a_qos_for_companions_that_slurm_does_not_know_is_told(name: str, state: str) -> None:
+    told = Told(sacctmgr="normal\nscavenge\n")
+    assert only(doctor.companions(told, Settings(companion_qos=name))).state == state
+    assert list(doctor.companions(told, Settings())) == []
+
+
 def test_a_munged_that_is_away_is_told() -> None:
     assert only(doctor.munge(Told())).state == "ok"
     with_none = Told()

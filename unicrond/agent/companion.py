@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from unicrond.agent.job import Job
 
 VARIABLE = "UNICRON_BASE"
+NICE = 1_000_000_000  # behind everybody who waits, and Slurm takes twice as much
 LONGEST_VARIABLE = 120_000  # Linux takes 128 KiB
 # With the variables of another job srun fails, and --export=NONE does not help.
 _OF_THE_BASE = re.compile(
@@ -56,6 +57,19 @@ def base_of(environment: Mapping[str, str]) -> Base | None:
         raise BadInput(f"{VARIABLE} is damaged: only unicrond's orders set it") from error
 
 
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What unicrond says of a companion. `within`: seconds for it to start. `qos`, `partition`: the
+    site's for companions, "" where it is its base's."""
+
+    nodes: int
+    exclude: Sequence[str]
+    minutes: int
+    within: int
+    qos: str = ""
+    partition: str = ""
+
+
 def environment_of(job: Job, environment: Mapping[str, str]) -> dict[str, str]:
     """For sbatch: nothing of the base's job but where Slurm is, and whose companion it is."""
     kept = {
@@ -77,26 +91,26 @@ def command(
     environment: Mapping[str, str],
     wrapper: Path,
     arguments: Sequence[str],
-    nodes: int,
-    exclude: Sequence[str],
-    minutes: int,
+    order: Order,
 ) -> list[str]:
-    """sbatch as the user would, for nodes like the base's."""
+    """sbatch as the user would, for nodes like the base's, after everybody else."""
     name = environment.get("SLURM_JOB_NAME", "run")
     told = {
         "--account": environment.get("SLURM_JOB_ACCOUNT", ""),
-        "--partition": environment.get("SLURM_JOB_PARTITION", ""),
-        "--qos": environment.get("SLURM_JOB_QOS", ""),
+        "--partition": order.partition or environment.get("SLURM_JOB_PARTITION", ""),
+        "--qos": order.qos or environment.get("SLURM_JOB_QOS", ""),
         "--constraint": environment.get("SLURM_JOB_CONSTRAINTS", ""),
         "--cpus-per-task": environment.get("SLURM_CPUS_PER_TASK", ""),
         "--gpus-per-node": str(job.gpus or ""),
-        "--time": str(minutes or ""),
-        "--exclude": ",".join(exclude),
+        "--exclude": ",".join(order.exclude),
     }
     comment = json.dumps({"unicron": {"companion_of": job.run_id}})
+    # Slurm takes it from the queue once it could not end by then
+    deadline = 60 * order.minutes + order.within
     return [
-        "sbatch", "--parsable", "--no-requeue", "--no-kill", f"--nodes={nodes}",
-        f"--job-name={name}+{job.run_id}", f"--comment={comment}",
+        "sbatch", "--parsable", "--no-requeue", "--no-kill", f"--nodes={order.nodes}",
+        f"--job-name={name}+{job.run_id}", f"--comment={comment}", f"--nice={NICE}",
+        f"--time={order.minutes}", f"--deadline=now+{deadline}",
         f"--output={job.output_folder}/companion-%j.log",
         *(f"{option}={value}" for option, value in told.items() if value),
         str(wrapper), *arguments,
@@ -111,7 +125,7 @@ def spawn(job: Job, job_id: int, node: str) -> subprocess.Popen[bytes]:
     return slurm.start([words[0], f"--jobid={job_id}", *words[1:]], environment)
 
 
-async def submit(job: Job, nodes: int, exclude: Sequence[str], minutes: int) -> Result:
+async def submit(job: Job, order: Order) -> Result:
     """Its job id is in the outcome. Raises SlurmUnavailable."""
     if job.is_companion:
         return orders.refused("this agent is in a companion itself")
@@ -121,7 +135,7 @@ async def submit(job: Job, nodes: int, exclude: Sequence[str], minutes: int) -> 
     environment = environment_of(job, os.environ)
     if len(environment[VARIABLE]) > LONGEST_VARIABLE:
         return orders.refused("the run has too many nodes to tell a companion of")
-    words = command(job, os.environ, wrapper, sys.argv[2:], nodes, exclude, minutes)
+    words = command(job, os.environ, wrapper, sys.argv[2:], order)
     code, text = await slurm.submit(words, environment)
     found = re.match(r"(\d+)(;|$)", text.split("\n")[-1])
     if code or not found:

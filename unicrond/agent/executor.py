@@ -76,11 +76,7 @@ class Executor:
             job_id = fields.integer(args, "companion") if "companion" in args else 0
             return self._spawn(fields.name(args, "target"), job_id)
         if kind == "submit_companion":
-            nodes = fields.integer(args, "nodes", 1, messages.MOST_NODES)
-            minutes = fields.integer(args, "minutes", 0, MOST_MINUTES)
-            named = args.get("exclude") != []
-            exclude = fields.names(args, "exclude", messages.MOST_NODES) if named else ()
-            return await companion.submit(self._job, nodes, exclude, minutes)
+            return await companion.submit(self._job, _companion(args))
         if kind == "end_run":
             code = fields.integer(args, "exit_code", 0, HIGHEST_CODE)
             return await self._end(code, fields.text(args, "reason"))
@@ -101,6 +97,23 @@ class Executor:
         binds_cpus = self._job.facts.binds_cpus
         self._spawned.append(slurm.spawn(node, log_file, sys.orig_argv, binds_cpus))
         return orders.done()
+
+
+def _companion(args: Body) -> companion.Order:
+    def listed(field: str) -> tuple[str, ...]:
+        return fields.names(args, field, messages.MOST_NODES) if args.get(field) != [] else ()
+
+    def named(field: str) -> str:
+        return fields.name(args, field) if args.get(field) else ""
+
+    return companion.Order(
+        fields.integer(args, "nodes", 1, messages.MOST_NODES),
+        listed("exclude"),
+        fields.integer(args, "minutes", 1, MOST_MINUTES),
+        fields.integer(args, "within", 1),
+        named("qos"),
+        named("partition"),
+    )
 
 
 def _assignment(args: Body) -> Assignment:

@@ -82,7 +82,8 @@ def _grow(cycle: Cycle, run: Run, incident: Incident, more: int) -> None:
     bad = sorted(n for n in {*run.shunned, *avoided(cycle.state, run)} if not _drained(cycle, n))
     cycle.act(
         number, run, ActionKind.SUBMIT_COMPANION, helper, nodes=more, exclude=bad,
-        minutes=_minutes_left(cycle, run),
+        minutes=_minutes(cycle, run), within=int(policy.companion_timeout_seconds),
+        qos=policy.companion_qos, partition=policy.companion_partition,
     )  # fmt: skip
 
 
@@ -90,13 +91,12 @@ def _drained(cycle: Cycle, node: str) -> bool:
     return drained_by_us(cycle.state, node)
 
 
-def _minutes_left(cycle: Cycle, run: Run) -> int:
-    """Of the base's time limit; 0: it has none. A companion never outlives it."""
-    job = cycle.state.allocations.get(run.run_id)
-    if job is None or not job.time_limit_seconds:
-        return 0
-    left = job.start_time + job.time_limit_seconds - cycle.now
-    return max(1, int(left // 60))
+def _minutes(cycle: Cycle, run: Run) -> int:
+    """It never outlives its base, and is short enough to be backfilled."""
+    job, limit = cycle.state.allocations.get(run.run_id), cycle.state.policy.companion_limit_seconds
+    if job is not None and job.time_limit_seconds:
+        limit = min(limit, job.start_time + job.time_limit_seconds - cycle.now)
+    return max(1, int(limit // 60))
 
 
 def _shrink(cycle: Cycle, run: Run, incident: Incident, nodes: int) -> None:
@@ -105,7 +105,11 @@ def _shrink(cycle: Cycle, run: Run, incident: Incident, nodes: int) -> None:
     base = cycle.state.allocations.get(run.run_id)
     own = set(base.nodes) if base else set()
     members = sorted(run.assignment.nodes, key=lambda n: (n not in own, run.nodes.index(n)))
-    going = [n for n in members if n != run.batch_host][nodes - 1 :]
+    give_back(cycle, run, incident, [n for n in members if n != run.batch_host][nodes - 1 :])
+
+
+def give_back(cycle: Cycle, run: Run, incident: Incident, going: list[str]) -> None:
+    """The run goes on without these nodes, then Slurm gets them."""
     deadline = cycle.now + cycle.state.policy.confirm_timeout_seconds
     left = (Loss(n, incident.incident_id, cycle.now, deadline, LossState.LEFT) for n in going)
     run = cycle.put(replace(run, losses=(*run.losses, *left)[-64:]))
@@ -139,6 +143,13 @@ def _welcome(cycle: Cycle, run: Run, companion: Companion, job: Allocation) -> N
     if any(x.state.settled for x in old):
         kept = tuple(x for x in run.losses if x not in old or not x.state.settled)
         cycle.put(replace(run, losses=kept))
+
+
+def dismiss(cycle: Cycle, run: Run, job_id: int, why: str) -> None:
+    """A companion that is not part of the run yet."""
+    for companion in run.companions:
+        if companion.job_id == job_id:
+            _dismiss(cycle, run, companion, why)
 
 
 def _dismiss(cycle: Cycle, run: Run, companion: Companion, why: str) -> None:

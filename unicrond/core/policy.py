@@ -34,6 +34,9 @@ class Policy:
     # nodes that go and come
     leave_before_seconds: float = 300.0  # ahead of a maintenance window
     companion_timeout_seconds: float = 120.0  # for a companion job to start
+    companion_limit_seconds: float = 14_400.0  # of a companion job: Slurm backfills short ones
+    companion_qos: str = ""  # that a companion is submitted with, "": its base's
+    companion_partition: str = ""
     return_settle_seconds: float = 60.0  # a lost node must be well for so long before it is used
     quarantine_seconds: float = 21_600.0  # the same, where it was lost three times in a day
     # giving up

@@ -18,6 +18,7 @@ from unicrond.core import (
     jobs,
     joining,
     losses,
+    manners,
     record,
     returns,
     signals,
@@ -153,6 +154,7 @@ def _take(cycle: Cycle, event: Event) -> None:
         case SnapshotTaken():
             jobs.on_snapshot(cycle, event.snapshot)
             companions.look(cycle)
+            manners.look(cycle)
             departures.look(cycle)
             returns.look(cycle)
         case AgentJoined():

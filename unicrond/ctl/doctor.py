@@ -73,6 +73,7 @@ def findings(config: Path | None, run: Run | None = None) -> Iterator[Finding]:
     yield from configuration(config or DEFAULT_PATH, settings)
     yield from slurm(run)
     yield from rights(run)
+    yield from companions(run, settings)
     yield from munge(run)
     yield from clocks(run, time.time())
     yield from database(settings.database_url)
@@ -165,6 +166,30 @@ def rights(run: Run) -> Iterator[Finding]:
             "rights", "wrong", f"{name} has no AdminLevel in Slurm: nothing could be healed",
             f"sacctmgr add user {name} account=root adminlevel=Admin",
         )  # fmt: skip
+
+
+def companions(run: Run, settings: Settings) -> Iterator[Finding]:
+    """What they are to be submitted with is there."""
+    asked = {
+        "companion_qos": ("sacctmgr", "-nP", "show", "qos", "format=name"),
+        "companion_partition": ("sinfo", "--all", "--noheader", "--format=%R"),
+    }
+    for key, words in asked.items():
+        name = getattr(settings, key)
+        if not name:
+            continue
+        try:
+            known = run(*words).split()
+        except UnicronError as error:
+            yield Finding("companions", "warning", f"{key} was not checked: {_last_words(error)}")
+            continue
+        if name in known:
+            yield Finding("companions", "ok", f"{key} {name} is there")
+        else:
+            yield Finding(
+                "companions", "wrong", f"{key} {name} is not known to Slurm",
+                f"one of {', '.join(known)}, or leave it out",
+            )  # fmt: skip
 
 
 def _exists(user: str) -> bool:

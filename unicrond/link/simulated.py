@@ -35,7 +35,7 @@ NEVER = float("inf")
 MASTER_PORT = 29500
 
 
-def _no_companions(base: Run, nodes: int) -> int:
+def _no_companions(base: Run, nodes: int, minutes: int) -> int:
     """Slurm refuses them."""
     return 0
 
@@ -56,7 +56,7 @@ class SimulatedAgents:
         self.lease_seconds = LEASE_SECONDS
         self.now = 0.0
         self._requeue, self._complete = requeue, complete
-        self.submit_companion: Callable[[Run, int], int] = _no_companions
+        self.submit_companion: Callable[[Run, int, int], int] = _no_companions
         self._later: list[tuple[float, int, Callable[[], None]]] = []
         self._events: list[Event] = []
         self._told_last: list[SignalArrived] = []
@@ -262,7 +262,8 @@ class SimulatedAgents:
                 self._after(SPAWN_SECONDS, lambda: self._spawn(job, str(args["target"])))
                 self._outcome(agent, action.key, OutcomeState.DONE)
             case ActionKind.SUBMIT_COMPANION:
-                job_id = self.submit_companion(job.wish, int(str(args["nodes"])))
+                size, minutes = int(str(args["nodes"])), int(str(args["minutes"]))
+                job_id = self.submit_companion(job.wish, size, minutes)
                 state = OutcomeState.DONE if job_id else OutcomeState.FAILED
                 self._outcome(agent, action.key, state, {"job_id": job_id})
             case ActionKind.END_RUN:

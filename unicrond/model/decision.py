@@ -16,7 +16,8 @@ class ActionKind(StrEnum):
     PREPARE_RANKS = "prepare_ranks"  # assignment: its new members are started, and wait
     START_RANKS = "start_ranks"  # assignment; master_node, master_port
     SPAWN_AGENT = "spawn_agent"  # target: node whose agent died; companion: its job, 0: the base
-    SUBMIT_COMPANION = "submit_companion"  # nodes, exclude, minutes (0: no limit)
+    # nodes, exclude, minutes; within: seconds to start in; qos, partition: "" as the base's
+    SUBMIT_COMPANION = "submit_companion"
     END_RUN = "end_run"  # exit_code, reason
     # Slurm
     DRAIN = "drain"

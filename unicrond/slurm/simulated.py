@@ -71,6 +71,8 @@ class _Job:
     held: bool = False
     started: float = 0.0
     ended: float = 0.0
+    nice: int = 0
+    limit_seconds: int = 0
 
 
 class SimulatedSlurm:
@@ -159,13 +161,17 @@ class SimulatedSlurm:
         user: str = "alice",
         uid: int = 1001,
         comment: str = "",
+        nice: int = 0,
+        limit_seconds: int = 0,
+        exclude: Sequence[str] = (),
     ) -> int:
-        """As sbatch does it: the job id."""
+        """As sbatch does it: the job id. A time limit is shown, and ends nothing."""
         self._ask()
         job_id = next(self._job_ids)
         self._jobs[job_id] = _Job(
             job_id, name, user, uid, nodes, gpus_per_node, no_kill, requeues, comment,
-            submitted=self._at, begin=self._at,
+            submitted=self._at, begin=self._at, nice=nice, limit_seconds=limit_seconds,
+            excluded=set(exclude),
         )  # fmt: skip
         self._schedule()
         return job_id
@@ -332,7 +338,7 @@ class SimulatedSlurm:
         return self._jobs[job_id]
 
     def _schedule(self) -> None:
-        for job in self._jobs.values():
+        for job in sorted(self._jobs.values(), key=lambda j: j.nice):
             if job.state is not JobState.PENDING:
                 continue
             free = [node.name for node in self._nodes.values() if self._may_use(job, node)]
@@ -418,6 +424,7 @@ class SimulatedSlurm:
             submit_time=job.submitted,
             start_time=job.started,
             end_time=job.ended,
+            time_limit_seconds=job.limit_seconds,
             restarts=job.restarts,
             reason=job.reason,
             comment=job.comment,
