@@ -11,12 +11,15 @@ from lab.layout import (
     node_address,
 )
 
+TOKEN_KEY = "/etc/slurm/jwt_hs256.key"
+TOKENS = f"AuthAltTypes=auth/jwt\nAuthAltParameters=jwt_key={TOKEN_KEY}\n"
 CGROUP_OPTIONAL_SINCE = (23, 11)
 
 
-def slurm_conf(spec: LabSpec) -> str:
+def slurm_conf(spec: LabSpec, takes_tokens: bool = False) -> str:
     gres = f"Gres=gpu:{spec.gpus_per_node} " if spec.gpus_per_node else ""
     topology = "TopologyPlugin=topology/tree\n" if spec.nodes_per_switch else ""
+    tokens = TOKENS if takes_tokens else ""
     nodes = "\n".join(
         f"NodeName={node} NodeHostname={node} NodeAddr={node_address(node)} "
         f"CPUs={spec.cpus_per_node} RealMemory=64000 {gres}State=UNKNOWN"
@@ -27,7 +30,7 @@ SlurmctldHost=head({HEAD_ADDRESS})
 SlurmUser=slurm
 SlurmdUser=root
 AuthType=auth/munge
-StateSaveLocation=/var/spool/slurmctld
+{tokens}StateSaveLocation=/var/spool/slurmctld
 SlurmdSpoolDir=/var/spool/slurmd/%n
 SlurmctldPidFile=/run/slurm/slurmctld.pid
 SlurmdPidFile=/run/slurmd.pid

@@ -77,9 +77,13 @@ def make_files(spec: LabSpec, paths: LabPaths, slurm_version: tuple[int, int]) -
     for name, text in _configuration_files(spec, paths, slurm_version).items():
         _write(paths.inside(name), text)
     _write(paths.inside("/etc/slurm/slurmdbd.conf"), configuration.slurmdbd_conf(), "slurm", 0o600)
-    key = paths.inside("/etc/munge/munge.key")
-    key.write_bytes(secrets.token_bytes(128))
-    _give(key, "munge", 0o400)
+    _write_key(paths.inside("/etc/munge/munge.key"), "munge")
+    _write_key(paths.inside(configuration.TOKEN_KEY), "slurm")
+
+
+def takes_tokens() -> bool:
+    """Whether this machine's Slurm has the plugin."""
+    return any(Path("/usr/lib").glob("*/slurm*/auth_jwt.so"))
 
 
 def _copy_etc(target: Path) -> None:
@@ -138,7 +142,7 @@ def _configuration_files(
         "/etc/hostname": "head\n",
         "/etc/nsswitch.conf": configuration.nsswitch_conf(),
         "/etc/resolv.conf": "",
-        "/etc/slurm/slurm.conf": configuration.slurm_conf(spec),
+        "/etc/slurm/slurm.conf": configuration.slurm_conf(spec, takes_tokens()),
         "/etc/slurm/gres.conf": configuration.gres_conf(spec, paths),
         "/etc/slurm/topology.conf": configuration.topology_conf(spec),
         "/etc/unicron/unicron.toml": spec.unicron_toml or configuration.unicron_toml(),
@@ -152,6 +156,11 @@ def _configuration_files(
 def _write(path: Path, text: str, owner: str = "root", mode: int = 0o644) -> None:
     path.write_text(text)
     _give(path, owner, mode)
+
+
+def _write_key(path: Path, owner: str) -> None:
+    path.write_bytes(secrets.token_bytes(128))
+    _give(path, owner, 0o400)
 
 
 def _give(path: Path, owner: str, mode: int) -> None:

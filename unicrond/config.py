@@ -67,6 +67,13 @@ def _slurm_name(value: str) -> str:
     return value
 
 
+def _urls(value: tuple[str, ...]) -> tuple[str, ...]:
+    for url in value:
+        if not re.fullmatch(r"https://[^/@\s]+/?", url):
+            raise ValueError('write https://host:port, for example "https://head:7719"')
+    return value
+
+
 def _names(value: object) -> object:
     if isinstance(value, str):
         return tuple(value.replace(",", " ").split())
@@ -81,6 +88,7 @@ File = Annotated[str, AfterValidator(_file_path)]
 SlurmName = Annotated[str, AfterValidator(_slurm_name)]
 SocketPath = Annotated[str, AfterValidator(_absolute)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
+Urls = Annotated[Names, AfterValidator(_urls)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -140,6 +148,8 @@ class Settings(_Section):
     api_tls_listen: MaybeAddress = ""  # "": nowhere
     api_tls_certificate: File = ""
     api_tls_key: File = ""
+    api_urls: Urls = ()  # for unicronctl
+    api_ca: File = ""
     api_jwks: File = ""
     api_slurm_tokens: bool = False
     api_munge: bool = True

@@ -29,6 +29,8 @@ MOST_BYTES = 8 << 10
 MOST_KNOWN = 1_000
 KEPT_SECONDS = 60.0  # an answer of Slurm's; a token that is revoked is believed for so long
 REFUSAL_KEPT_SECONDS = 10.0
+# What scontrol says then: slurmctld 22.05 closes the connection without a word.
+_NOT_TAKEN = (b"uthentication", b"Zero Bytes were transmitted")
 USER_CLAIMS = ("sun", "preferred_username", "username", "sub")  # Slurm's own first
 
 
@@ -144,7 +146,7 @@ def ask_slurm(timeout_seconds: float) -> AskSlurm:
         said = done.stdout + done.stderr
         if done.returncode == 0:
             return
-        if b"uthentication" in said:
+        if any(words in said for words in _NOT_TAKEN):
             raise Refused("authentication failed")
         raise Unavailable(str(trouble(words, done.returncode, said)))
 

@@ -1,9 +1,12 @@
-"""The API as unicronctl sees it: over the Unix socket, else, for reading, over TCP."""
+"""The API as unicronctl sees it: over the Unix socket of this host; else of another host over TLS;
+else, for reading, over loopback."""
 
 from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +24,39 @@ Answer = dict[str, Any]
 
 class Client:
     def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         self._socket, self._address = settings.api_socket, settings.api_listen
 
     def get(self, path: str, **parameters: object) -> Answer:
-        why = refusal(self._socket)
-        client = _over_tcp(self._address) if why else _over_unix(self._socket)
-        try:
-            return _ask(client, "GET", path, params=_present(parameters))
-        except httpx.ConnectError as error:
-            raise self._absent(f"{why}; on {self._address}: {error}") from None
+        return self._first("GET", path, params=_present(parameters))
 
     def post(self, path: str, body: Answer) -> Answer:
-        if why := refusal(self._socket):
-            raise self._absent(why)
-        try:
-            return _ask(_over_unix(self._socket), "POST", path, json=body)
-        except httpx.ConnectError as error:
-            raise self._absent(str(error)) from None
+        return self._first("POST", path, json=body)
+
+    def _first(self, method: str, path: str, **request: Any) -> Answer:
+        """What the first of them answers that can be reached."""
+        whys = []
+        for where, connect in self._places(method):
+            try:
+                return _ask(connect(), method, path, **request)
+            except httpx.ConnectError as error:
+                whys.append(f"{where}: {error}")
+        raise Unavailable(
+            f"unicrond's API does not answer on {'; on '.join(whys)}. Is unicrond running here? "
+            "See `systemctl status unicrond`; from another host, set api_urls"
+        )
+
+    def _places(self, method: str) -> Iterator[tuple[str, Callable[[], httpx.Client]]]:
+        yield self._socket, partial(_over_unix, self._socket)
+        for url in self._settings.api_urls:
+            yield url, partial(self._elsewhere, url)
+        if method == "GET" and not self._settings.api_urls:
+            yield self._address, partial(_over_tcp, self._address)
+
+    def _elsewhere(self, url: str) -> httpx.Client:
+        from unicrond.ctl import remote  # slow to import
+
+        return remote.client(self._settings, url)
 
     def items(self, path: str, **parameters: object) -> list[Answer]:
         """Every page of a list, up to MOST items."""
@@ -51,12 +70,6 @@ class Client:
                 break
         return found
 
-    def _absent(self, why: str) -> Unavailable:
-        return Unavailable(
-            f"unicrond's API does not answer on {self._socket}: {why}. Is unicrond running here? "
-            "See `systemctl status unicrond`"
-        )
-
 
 def refusal(path: str) -> str:
     """Why nothing can be asked over this Unix socket, "" when it can."""
@@ -69,6 +82,8 @@ def refusal(path: str) -> str:
 
 
 def _over_unix(path: str) -> httpx.Client:
+    if why := refusal(path):
+        raise httpx.ConnectError(why)
     transport = httpx.HTTPTransport(uds=path, verify=False)  # no TLS: to load roots takes 40 ms
     return httpx.Client(transport=transport, base_url="http://unicrond", trust_env=False)
 
@@ -107,7 +122,7 @@ def _error(answer: Answer) -> Exception:
     match answer.get("code"):
         case "bad_input" | "too_large":
             return BadInput(message)
-        case "forbidden" | "not_found":
+        case "forbidden" | "not_found" | "unauthenticated":
             return Refused(message)
         case _:
             return Unavailable(message)
