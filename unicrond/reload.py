@@ -1,6 +1,6 @@
 """What a configuration that was read anew changes in a unicrond that runs. Pure.
 
-at once               numbers of [policy], log_level
+at once               numbers of [policy], log_level; what unicronctl alone reads: api_urls, api_ca
 by a new process      what only the API or the planner read: admins, operators, cluster, api_tls_*,
                       api_jwks, api_slurm_tokens, api_munge, [accounts.NAME]
 after a restart       the rest: addresses, the database, how Slurm is asked
@@ -19,7 +19,7 @@ OF_OTHER_PROCESSES = frozenset(
         "api_tls_listen", "api_tls_certificate", "api_tls_key",
     }
 )  # fmt: skip
-AT_ONCE = frozenset({"policy", "log_level"})
+AT_ONCE = frozenset({"policy", "log_level", "api_urls", "api_ca"})
 NEVER = frozenset({"mode"})
 
 
