@@ -50,6 +50,7 @@ from unicrond.reload import difference
 from unicrond.slurm.cli import CommandLineSlurm
 from unicrond.slurm.probe import probe
 from unicrond.slurm.watcher import SlurmWatcher, silence_allowed, watch_command
+from unicrond.verdicts import Verdicts
 
 log = logging.getLogger("unicrond")
 
@@ -70,7 +71,8 @@ class Daemon:
         self._slurm = CommandLineSlurm(self._clock, timeout_seconds=settings.slurm_timeout_seconds)
         state = from_saved(store.load(), settings.as_policy(), self._clock.now())
         self._core = Core(state)
-        self._engine = Engine(self._core, store, self._perform)
+        self._verdicts = Verdicts(self._tell_verdict)
+        self._engine = Engine(self._core, store, self._perform, self._verdicts.take)
         self._loop = Loop(self._engine, self._clock)
         host, _, port = settings.agent_listen.rpartition(":")
         self._link = LinkServer(
@@ -108,6 +110,7 @@ class Daemon:
         self._start(self._watcher.run())
         self._start_readers()
         self._start(self._notifier.run())
+        self._start(self._verdicts.run())
         self._start(self._loop.run(self._after_turn))
         notify(f"READY=1\nSTATUS=mode {self._core.state.mode}")
         log.info(
@@ -206,6 +209,10 @@ class Daemon:
         except Unavailable as error:
             return Outcome(action.key, self._clock.now(), OutcomeState.FAILED, str(error))
         return Outcome(action.key, self._clock.now(), OutcomeState.DONE, done)
+
+    async def _tell_verdict(self, run_id: int, verdict: str) -> None:
+        running = asyncio.get_running_loop()
+        await running.run_in_executor(self._threads, self._slurm.tell, run_id, verdict)
 
     # beside the loop
     def _start(self, part: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

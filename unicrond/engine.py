@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from unicrond.core.step import Core
 from unicrond.errors import StoreUnavailable
-from unicrond.model.decision import Action, Outcome, OutcomeState
+from unicrond.model.decision import Action, Decision, Outcome, OutcomeState
 from unicrond.model.events import Event, OutcomeArrived
 from unicrond.ports import Changes, Store
 
@@ -23,10 +23,18 @@ BACKLOG_LINES = 10_000  # of the journal, kept while the store does not answer
 
 
 class Engine:
-    """Drives a core against a store and a way to carry actions out."""
+    """Drives a core against a store and a way to carry actions out. `decided` hears of decisions
+    that are stored."""
 
-    def __init__(self, core: Core, store: Store, perform: Callable[[Action], None]) -> None:
+    def __init__(
+        self,
+        core: Core,
+        store: Store,
+        perform: Callable[[Action], None],
+        decided: Callable[[Decision], None] = lambda decision: None,
+    ) -> None:
         self.core = core
+        self._decided = decided
         self._store = store
         self._perform = perform
         self._backlog = Changes()
@@ -46,6 +54,8 @@ class Engine:
         if self._away_since is not None:
             self.core.thaw(now - self._away_since)
             self._away_since = None
+        for decision in self._backlog.decisions:
+            self._decided(decision)
         todo, self._backlog = (*self._backlog.intents, *self._backlog.again), Changes()
         for action in todo:
             why = self.core.unwanted(action)

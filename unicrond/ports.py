@@ -49,7 +49,12 @@ class Slurm(Protocol):
 
     def expedite(self, job_id: int, exclude: Sequence[str], nodes: int = 0) -> None:
         """Starts a requeued job within seconds, off excluded nodes, on `nodes` (0: as many as it
-        asks for); Refused until it is pending, and while somebody holds it."""
+        asks for); Refused until it is pending, and while somebody holds it. What we excluded
+        before and do not now is no longer excluded; what its user excluded stays so."""
+
+    def tell(self, job_id: int, verdict: str) -> None:
+        """Writes our last verdict on the run of this job where admins and its user see it; Refused
+        where somebody else's words are."""
 
 
 class Agents(Protocol):

@@ -35,6 +35,7 @@ class World(Protocol):
     def submit(self, nodes: int, gpus_per_node: int = 8, no_kill: bool = True) -> int: ...
     def cancel(self, job_id: int) -> None: ...
     def hold(self, job_id: int) -> None: ...
+    def admin_says(self, job_id: int, words: str) -> None: ...
     def cut(self, node: str) -> None: ...
     def restore(self, node: str) -> None: ...
     def repair(self, node: str) -> None: ...
@@ -64,6 +65,7 @@ class SimulatedWorld:
         self.restore = self.repair = self._simulated.restore
         self.cancel = self._simulated.scancel
         self.hold = self._simulated.hold_by_person
+        self.admin_says = self._simulated.admin_says
         self.person_resumes = self._simulated.resume_by_person
         self.stop_controller = self._simulated.stop_controller
         self.start_controller = self._simulated.start_controller
@@ -100,6 +102,9 @@ class LabWorld:
 
     def hold(self, job_id: int) -> None:
         self._lab.exec(["scontrol", "hold", str(job_id)], user="alice")
+
+    def admin_says(self, job_id: int, words: str) -> None:
+        self._scontrol(f"JobId={job_id}", f"AdminComment={words}")
 
     def cut(self, node: str) -> None:
         self._lab.fault("cut-link", node=node)
@@ -321,6 +326,26 @@ def test_an_expedited_job_starts_at_its_size_without_the_excluded_nodes(world: W
     assert again.restarts == 1
 
 
+def test_what_was_excluded_for_one_start_is_free_for_the_next(world: World) -> None:
+    job = _running(world, len(NODES) - 1)
+    for restart, exclude in enumerate(([job.batch_host], [])):
+        world.slurm.requeue(job.job_id, restarts=restart)
+        _await_job(world, job.job_id, JobState.PENDING)
+        world.slurm.expedite(job.job_id, exclude, len(NODES) - (not restart))
+        job = _await_job(world, job.job_id, JobState.RUNNING)
+    assert set(job.nodes) == set(NODES)
+
+
+def test_a_verdict_is_told_in_the_job(world: World) -> None:
+    job = _running(world, 1)
+    world.slurm.tell(job.job_id, "restart: rank 3 on n2 ended")
+    world.slurm.tell(job.job_id, 'restart: it said "JobState=FAILED"')
+    assert _job(world.slurm.snapshot(), job.job_id).state is JobState.RUNNING
+    world.admin_says(job.job_id, "watch this one")
+    with pytest.raises(Refused, match="somebody else's words"):
+        world.slurm.tell(job.job_id, "restart")
+
+
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_an_expedited_job_starts_at_another_size(world: World, nodes: int) -> None:
     job = _running(world, 2)
@@ -401,6 +426,7 @@ def test_acts_on_a_job_that_does_not_exist_are_refused(world: World) -> None:
         lambda: world.slurm.requeue(999, 0),
         lambda: world.slurm.shrink(999, ["n1"]),
         lambda: world.slurm.expedite(999, []),
+        lambda: world.slurm.tell(999, "restart"),
     ]
     for act in acts:
         with pytest.raises(Refused, match="Invalid job id"):

@@ -66,6 +66,13 @@ def test_a_run_grows_and_shrinks_and_its_base_stays_as_it_was(grown: Training) -
     print(f"order to shrink -> training on two nodes: {took:.1f} s")
     until("the companion is over", lambda: is_over(stage, companion))
     training.goes_on()
+    wanted = re.compile(rf'AdminComment={{"unicron": {{"run": {training.job}, "verdict": "(.*)"')
+
+    def told() -> bool:
+        found = wanted.search(stage.scontrol("show", "job", str(training.job)))
+        return found is not None and "asks for 2 nodes" in found[1]
+
+    training.until("the job tells of it", told, 10)
     assert (training.state(), training.slurm("Restarts")) == ("RUNNING", "0")
     until("its nodes are free", lambda: stage.node_states()["n3"] == "IDLE")
     assert stage.reasons() == {}

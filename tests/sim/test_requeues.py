@@ -203,3 +203,17 @@ def test_a_requeued_run_takes_no_more_than_before_while_others_wait(world: World
     world.slurm.scancel(other)
     world.pass_seconds(3)
     assert nodes_to_ask_for(world.core.state, wish, allocation, ()) == 6
+
+
+def test_a_run_that_waits_may_start_where_somebody_thought_better_of_a_drain() -> None:
+    world = World()
+    world.nodes(3)
+    job = running(world, nodes=2)
+    world.slurm.drain_by_person("n1", "new cables")
+    world.until(lambda: world.run(job).state is RunState.REQUEUED)
+    world.slurm.drain_by_person("n3", "and there")
+    world.pass_seconds(60)
+    assert world.run(job).state is RunState.REQUEUED
+    world.slurm.resume_by_person("n1")
+    world.until(lambda: world.run(job).state is RunState.RUNNING, 30)
+    assert world.run(job).nodes == ("n1", "n2")

@@ -176,7 +176,52 @@ def test_expediting_keeps_the_nodes_that_the_user_excluded(stand_in: StandIn) ->
     stand_in.answer("show job", text.replace("ExcNodeList=(null)", "ExcNodeList=n[7-8]"))
     stand_in.answer("update")
     stand_in.slurm().expedite(1, ["n6", "n8"])
-    assert stand_in.updates == ["update JobId=1 StartTime=now+2 ExcNodeList=n[6-8]"]
+    note = 'AdminComment={"unicron": {"excluded": ["n6"]}}'
+    assert stand_in.updates == [f"update JobId=1 StartTime=now+2 ExcNodeList=n[6-8] {note}"]
+
+
+OURS = 'AdminComment={"site": 1, "unicron": {"run": 1, "excluded": ["n6"]}} WorkDir='
+
+
+@pytest.mark.parametrize(
+    ("noted", "exclude", "words"),
+    [
+        (OURS, [], 'ExcNodeList=n8 AdminComment={"site": 1, "unicron": {"run": 1}}'),
+        (OURS, ["n6"], ""),
+        ("AdminComment=watch this one WorkDir=", [], ""),
+        ("AdminComment=watch this one WorkDir=", ["n7"], "ExcNodeList=n[6-8]"),
+    ],
+)
+def test_what_we_excluded_once_is_excluded_no_longer(
+    stand_in: StandIn, noted: str, exclude: list[str], words: str
+) -> None:
+    text = REQUEUED.replace("ExcNodeList=(null)", "ExcNodeList=n[6,8]").replace("WorkDir=", noted)
+    stand_in.answer("show job", text)
+    stand_in.answer("update")
+    stand_in.slurm().expedite(1, exclude)
+    assert stand_in.updates == [f"update JobId=1 StartTime=now+2 {words}".rstrip()]
+
+
+def test_who_may_not_write_admin_comments_starts_the_job_all_the_same(stand_in: StandIn) -> None:
+    stand_in.answer("show job", REQUEUED)
+    stand_in.answer("AdminComment", error="Access/permission denied", status=1)
+    stand_in.answer("update")
+    stand_in.slurm().expedite(1, ["n6"])
+    assert stand_in.updates[-1] == "update JobId=1 StartTime=now+2 ExcNodeList=n6"
+
+
+def test_a_verdict_is_added_to_what_stands_in_the_admin_comment(stand_in: StandIn) -> None:
+    stand_in.answer("show job", REQUEUED.replace("WorkDir=", 'AdminComment={"site": 1} WorkDir='))
+    stand_in.answer("update")
+    stand_in.slurm().tell(1, "restart: rank 3 ended")
+    told = '{"site": 1, "unicron": {"run": 1, "verdict": "restart: rank 3 ended"}}'
+    assert stand_in.updates == [f"update JobId=1 AdminComment={told}"]
+
+
+def test_anothers_admin_comment_is_left_alone(stand_in: StandIn) -> None:
+    stand_in.answer("show job", REQUEUED.replace("WorkDir=", "AdminComment=mine WorkDir="))
+    with pytest.raises(Refused, match="somebody else's words"):
+        stand_in.slurm().tell(1, "restart")
 
 
 @pytest.mark.parametrize(

@@ -61,18 +61,30 @@ def advance(cycle: Cycle, run: Run, healing: Healing) -> None:
     job = cycle.state.allocations.get(run.run_id)
     if job is None or job.state is not JobState.PENDING:
         return
-    nodes = nodes_to_ask_for(cycle.state, run, job, healing.exclude)
+    exclude = tuple(n for n in healing.exclude if not _is_well(cycle.state, run, healing, n))
+    nodes = nodes_to_ask_for(cycle.state, run, job, exclude)
     if job.restarts > healing.expedited:
         due = _may_begin(cycle, job, healing)
     else:
-        due = nodes > 0 and _may_resize(cycle, job, healing)
+        changed = nodes > 0 or exclude != healing.exclude
+        due = changed and _may_resize(cycle, job, healing)
     if not due:
         return
-    expedited = replace(healing, expedited=job.restarts, expedited_at=cycle.now)
+    expedited = replace(healing, expedited=job.restarts, expedited_at=cycle.now, exclude=exclude)
     run = cycle.put(replace(run, healing=expedited))
     # an exclusion outlives the repair of its node, a drain does not: so only where none holds
-    exclude = [n for n in healing.exclude if not drained_by_us(cycle.state, n)]
-    cycle.act(healing.incident_id, run, ActionKind.EXPEDITE, exclude=exclude, nodes=nodes)
+    told = [n for n in exclude if not drained_by_us(cycle.state, n)]
+    cycle.act(healing.incident_id, run, ActionKind.EXPEDITE, exclude=told, nodes=nodes)
+
+
+def _is_well(state: State, run: Run, healing: Healing, name: str) -> bool:
+    """A node that was to be avoided, and need not be any more: we gave it back after its probes, or
+    it was only to go, and somebody thought better of it."""
+    if any(node == name and at > healing.since for at, node in state.returns):
+        return True
+    node = state.nodes.get(name)
+    stays = node is not None and node.state is NodeState.UP and not node.reason and not node.away_at
+    return stays and name not in run.shunned and run.loss_of(name) is None
 
 
 def _may_begin(cycle: Cycle, job: Allocation, healing: Healing) -> bool:

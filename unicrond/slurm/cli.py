@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from unicrond.errors import Refused, SlurmUnavailable
 from unicrond.model.cluster import Allocation, JobState, Node, NodeState, Snapshot
 from unicrond.ports import Clock
-from unicrond.slurm import checks, sizing
+from unicrond.slurm import admincomment, checks, sizing
 from unicrond.slurm.command import SlurmCommand
 from unicrond.slurm.hostlist import fold
 from unicrond.slurm.listing import Listing
@@ -106,10 +106,22 @@ class CommandLineSlurm:
         words = ["StartTime=now" if settled else f"StartTime=now+{SETTLE_SECONDS}"]
         if nodes:
             words += sizing.words(text, nodes, sizing.version_of(self._configuration()))
-        if exclude:
-            # The user's own exclusions stay.
-            words.append(f"ExcNodeList={fold(sorted({*_excluded(text), *exclude}))}")
-        self._update(f"JobId={subject(text, job_id)}", *words)
+        exclusion, note = _exclusion(text, exclude)
+        words = [f"JobId={subject(text, job_id)}", *words, *exclusion]
+        try:
+            self._update(*words, *note)
+        except Refused:
+            if not note:
+                raise
+            self._update(*words)  # without the right to write AdminComments the job is to start too
+
+    def tell(self, job_id: int, verdict: str) -> None:
+        text = self._show_job(job_id)
+        comment = admincomment.of_record(text)
+        if comment is None:
+            raise Refused("its AdminComment holds somebody else's words")
+        told = admincomment.with_verdict(comment, job_id, verdict)
+        self._update(f"JobId={subject(text, job_id)}", f"AdminComment={told}")
 
     def _update(self, *words: str) -> None:
         self._command.run("scontrol", "update", *words)
@@ -160,6 +172,19 @@ class CommandLineSlurm:
         if name not in nodes.known or nodes.troubles:
             raise SlurmUnavailable(f"node {name} is unknown: {_told(nodes.troubles)}")
         return nodes.known[name]
+
+
+def _exclusion(text: str, exclude: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The user's own exclusions stay; ours of before go, where it is noted that they are ours.
+    What is to be written, and the note."""
+    shown, comment = set(_excluded(text)), admincomment.of_record(text)
+    before = set(admincomment.excluded(comment or {}))
+    users = shown - before
+    wanted, ours = users | set(exclude), set(exclude) - users
+    words = [f"ExcNodeList={fold(sorted(wanted))}"] if wanted != shown else []
+    if comment is None or ours == before:
+        return words, []
+    return words, [f"AdminComment={admincomment.with_excluded(comment, ours)}"]
 
 
 def _excluded(text: str) -> tuple[str, ...]:

@@ -66,7 +66,10 @@ class _Job:
     nodes: list[str] = field(default_factory=list)
     batch_host: str = ""
     batch_host_lost: float | None = None
-    excluded: set[str] = field(default_factory=set)
+    excluded: set[str] = field(default_factory=set)  # by its user
+    excluded_by_us: set[str] = field(default_factory=set)
+    admins_words: str = ""
+    verdict: str = ""
     restarts: int = 0
     held: bool = False
     started: float = 0.0
@@ -141,8 +144,15 @@ class SimulatedSlurm:
         checks.expedite_is_allowed(self._shown_job(job))
         job.begin = self._at
         job.size = nodes or job.size
-        job.excluded.update(exclude)
+        job.excluded_by_us = set(exclude)
         self._schedule()
+
+    def tell(self, job_id: int, verdict: str) -> None:
+        self._ask()
+        job = self._job(job_id)
+        if job.admins_words:
+            raise Refused("its AdminComment holds somebody else's words")
+        job.verdict = verdict
 
     # The world
 
@@ -216,6 +226,10 @@ class SimulatedSlurm:
         self._ask()
         self._job(job_id).held = True
         self._schedule()
+
+    def admin_says(self, job_id: int, words: str) -> None:
+        self._ask()
+        self._job(job_id).admins_words = words
 
     def release_by_person(self, job_id: int) -> None:
         self._ask()
@@ -351,7 +365,7 @@ class SimulatedSlurm:
     def _may_use(self, job: _Job, node: _Node) -> bool:
         """Slurm gives out a cut node until it notices."""
         well = _node_state(node, self._silent(node)) is NodeState.UP
-        well = well and node.name not in job.excluded
+        well = well and node.name not in job.excluded | job.excluded_by_us
         return well and node.gpus - self._used(node) >= job.gpus_per_node
 
     def _start(self, job: _Job, nodes: list[str]) -> None:
