@@ -5,7 +5,8 @@ was saved survives a power loss and not only a SIGKILL: the action that follows 
 to the daemon that comes after. It costs one fsync a save, of which there are a few a second.
 
 A server: each wait has a limit, since the loop waits with it: for a connection, a statement, a
-lock, and for a host that is gone. An upgrade's statements may take longer.
+lock, and for a host that is gone. An upgrade's statements may take longer. A transaction whose
+process was stopped, or whose host is gone, is given up by the server, so that its locks go too.
 """
 
 from __future__ import annotations
@@ -39,6 +40,18 @@ def writing_engine(url: str, *, upgrade: bool = False) -> Engine:
     event.listen(engine, "connect", _prepare_writer)
     event.listen(engine, "begin", _begin_writing)
     return engine
+
+
+def lease_engine(url: str, lease_seconds: float) -> Engine:
+    """For the lease: an answer that comes late is worth nothing."""
+    parsed = _parse(url)
+    if parsed.get_backend_name() == "sqlite":
+        raise BadInput(
+            "leader_lease_seconds: SQLite is a file of one host, which a second unicrond cannot "
+            "share: write a PostgreSQL or MariaDB server into database_url, or "
+            "leader_lease_seconds = 0 for one unicrond alone"
+        )
+    return _of_server(parsed, max(1.0, lease_seconds / 4))
 
 
 def reading_engine(url: str) -> Engine:
@@ -94,6 +107,7 @@ def _of_postgresql(statement_seconds: float, read_only: bool) -> dict[str, objec
         "client_encoding": "utf8",
         "connect_timeout": CONNECT_TIMEOUT_SECONDS,
         "options": f"-c statement_timeout={milliseconds} -c lock_timeout={milliseconds} "
+        f"-c idle_in_transaction_session_timeout={milliseconds} "
         f"-c default_transaction_read_only={read_only}",
         "tcp_user_timeout": round(STATEMENT_TIMEOUT_SECONDS * 1000),
         "keepalives_idle": 2,
@@ -103,8 +117,11 @@ def _of_postgresql(statement_seconds: float, read_only: bool) -> dict[str, objec
 
 
 def _of_mariadb(statement_seconds: float, read_only: bool) -> dict[str, object]:
-    """A lock is waited for a little less long than an answer: else the connection is given up."""
-    lock = f"SET SESSION innodb_lock_wait_timeout={math.ceil(statement_seconds)}"
+    """A lock is waited for a little less long than an answer: else the connection is given up.
+    What stands in /*M! */ is for MariaDB alone: MySQL has no such limit."""
+    seconds = math.ceil(statement_seconds)
+    idle = f"/*M! , idle_transaction_timeout={seconds} */"
+    lock = f"SET SESSION innodb_lock_wait_timeout={seconds} {idle}"
     return {
         "connect_timeout": CONNECT_TIMEOUT_SECONDS,
         "read_timeout": statement_seconds + 1,

@@ -6,9 +6,12 @@ and what cannot be stored is refused. `fault` makes it fail as a full disk would
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from db.codec import dumps, loads
 from db.store import DRAINS_WITHIN_SECONDS, incident_ended
 from detectors.trust import MOST_REVIEWS
+from unicrond.core.leader import NOBODY, Row
 from unicrond.errors import StoreUnavailable
 from unicrond.model.cluster import Snapshot
 from unicrond.model.decision import (
@@ -90,6 +93,36 @@ class MemoryStore:
             if outcome.state is OutcomeState.DONE and self.intents[key].kind is ActionKind.DRAIN
         )
         return tuple(d for d in done if d[0] > done[-1][0] - DRAINS_WITHIN_SECONDS)
+
+
+class MemoryLeases:
+    """The port Leases (lease.py), for tests."""
+
+    def __init__(self) -> None:
+        self._row: Row | None = None
+
+    def read(self) -> Row | None:
+        return self._row
+
+    def take(self, seen: Row | None, wanted: Row) -> bool:
+        if seen != self._row:
+            return False
+        self._row = wanted
+        return True
+
+    def renew(self, mine: Row) -> bool:
+        if not self.held(mine):
+            return False
+        self._row = replace(mine, renewals=1 + (self._row.renewals if self._row else 0))
+        return True
+
+    def release(self, mine: Row) -> None:
+        if self.held(mine):
+            self._row = replace(mine, holder=NOBODY)
+
+    def held(self, mine: Row) -> bool:
+        row = self._row
+        return row is not None and (row.term, row.holder) == (mine.term, mine.holder)
 
 
 def _order(key: ActionKey) -> tuple[int, int, int]:

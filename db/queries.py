@@ -11,15 +11,17 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import Column, ColumnElement, Connection, Row, Select, Table, func, or_, select
+from sqlalchemy import Column, ColumnElement, Connection, Select, Table, func, or_, select
+from sqlalchemy import Row as Fetched
 
-from db import migrate, schema
+from db import lease, migrate, schema
 from db.audit import Audited
 from db.codec import CodecError, loads
 from db.engine import reading_engine, translated_errors
 from db.knowledge import Observation, Planned
 from db.schema import REVISIONS
 from db.store import newest_reviews
+from unicrond.core.leader import Row
 from unicrond.errors import BadInput, StoreUnavailable
 from unicrond.model.cluster import Allocation, Node
 from unicrond.model.decision import Action, Decision, Outcome
@@ -94,6 +96,10 @@ class Queries:
         c = schema.meta.c
         value = self._within(lambda db: db.scalar(select(c.value).where(c.key == key)))
         return None if value is None else json.loads(value)
+
+    def lease(self) -> Row | None:
+        """Which unicrond leads, None where one is alone."""
+        return self._within(lease.read)
 
     def runs(
         self, *, live: bool = False, user: str = "", state: str = "", after: str = "",
@@ -296,7 +302,7 @@ class Queries:
         rows = self.rows(select(table.c.doc).where(table.c[key] == value))
         return _loads(cls, rows[0].doc) if rows else None
 
-    def rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
+    def rows(self, query: Select[Any]) -> Sequence[Fetched[Any]]:
         """Raises StoreUnavailable."""
         return self._within(lambda connection: connection.execute(query).all())
 

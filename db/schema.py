@@ -16,6 +16,7 @@ reviews      whether the rule that opened an incident was right, one each
 audit        every command: who, when, why, from where
 spells       which nodes each job held, a row for each stretch of time
 phases       what each run did, a row whenever that changed
+lease        one row: which unicrond leads, where several share the database (lease.py)
 
 Types are those that SQLite, PostgreSQL and MariaDB share. Times are Unix seconds.
 """
@@ -40,7 +41,7 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006")
 """Every revision that this program knows, oldest first; a test holds it against migrations/."""
 
 NAME_LENGTH = 255
@@ -267,4 +268,16 @@ phases = Table(
     _needed("doc", Words()),
     Index("phases_run", "run_id", "id"),
     sqlite_autoincrement=True,
+)
+
+lease = Table(
+    "lease",
+    metadata,
+    _given("id"),
+    _needed("term", BigInteger),
+    _needed("holder", Name()),
+    _needed("host", Name()),
+    _needed("wait_seconds", Double),
+    _needed("renewals", BigInteger),
+    _needed("renewed_at", Double),  # of the database's clock
 )

@@ -1,7 +1,8 @@
 """SqlStore: the port Store over a database. One process writes: the loop's.
 
 A save is one transaction. Values are written whole; of a snapshot only what changed since the last
-one (watched.py). Used from one thread at a time.
+one (watched.py). Used from one thread at a time. Where several unicronds share the database, each
+transaction ends with a look at who leads (lease.py).
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, Table, bindparam, delete, func, insert, select, update
 
-from db import audit, history, knowledge, migrate, schema, spells
+from db import audit, history, knowledge, lease, migrate, schema, spells
 from db.audit import Audited
 from db.codec import CodecError, decode, dumps, loads
 from db.engine import FileGuard, translated_errors, writing_engine
 from db.knowledge import Knowledge
 from db.watched import AllocationRow, Difference, Written, after, difference
 from detectors.trust import MOST_REVIEWS
+from unicrond.core.leader import Row
 from unicrond.errors import BadInput, StoreUnavailable
 from unicrond.model.cluster import Allocation, Node, Snapshot
 from unicrond.model.decision import Action, ActionKind, Decision, Mode, Outcome, OutcomeState
@@ -57,6 +59,11 @@ class SqlStore:
         self._written: Written | None = None
         self._phases = spells.Phases()
         self._saves: int | None = None  # number of the last save
+        self._lease: Row | None = None
+
+    def fence(self, held: Row) -> None:
+        """From now on everything raises LeaseLost, and nothing is written, once it is another's."""
+        self._lease = held
 
     def close(self) -> None:
         self._engine.dispose()
@@ -105,7 +112,10 @@ class SqlStore:
         with translated_errors(self._engine):
             self._guard.check()
             with self._engine.begin() as connection:
-                return work(connection)
+                done = work(connection)
+                if self._lease is not None:
+                    lease.check_held(connection, self._lease)
+                return done
 
 
 def _load(connection: Connection) -> Saved:

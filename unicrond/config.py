@@ -36,6 +36,7 @@ from unicrond.model.decision import Mode
 DEFAULT_PATH = Path("/etc/unicron/unicron.toml")
 PREFIX = "UNICRON_"
 NESTED = "__"
+LEAST_LEASE_SECONDS = 2.0
 SECTIONS = {"policy": "policy", "accounts": "accounts.NAME"}
 
 Key = tuple[str, ...]
@@ -67,6 +68,12 @@ def _slurm_name(value: str) -> str:
     return value
 
 
+def _lease(value: float) -> float:
+    if value and not value >= LEAST_LEASE_SECONDS:
+        raise ValueError(f"write {LEAST_LEASE_SECONDS:g} or more, or 0 for one unicrond alone")
+    return value
+
+
 def _urls(value: tuple[str, ...]) -> tuple[str, ...]:
     for url in value:
         if not re.fullmatch(r"https://[^/@\s]+/?", url):
@@ -90,6 +97,7 @@ SocketPath = Annotated[str, AfterValidator(_absolute)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 Urls = Annotated[Names, AfterValidator(_urls)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+LeaseSeconds = Annotated[float, Field(le=3600), AfterValidator(_lease)]
 
 
 def _policy_field(field: dataclasses.Field[Any]) -> Any:
@@ -140,6 +148,7 @@ class Settings(_Section):
     control_socket: SocketPath = "/run/unicron/control.sock"
     snapshot_seconds: Seconds = 2.0
     slurm_timeout_seconds: Seconds = 10.0
+    leader_lease_seconds: LeaseSeconds = 0.0  # 0: one unicrond alone
     companion_qos: SlurmName = ""  # "": the base's
     companion_partition: SlurmName = ""
     history_days: Annotated[int, Field(ge=0)] = 90  # 0: nothing is ever forgotten

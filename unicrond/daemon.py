@@ -1,8 +1,10 @@
 """unicrond: puts the parts together and runs the loop.
 
     processes   loop and link (this one) · Slurm watcher · API · planner
-    threads     Slurm's commands, MUNGE
-Every part may die; the loop ends only on SIGTERM, or when an invariant is broken.
+    threads     Slurm's commands, MUNGE, the lease
+Where several share a database one leads and is this; the others stand by (standby.py).
+Every part may die; the loop ends only on SIGTERM, when another leads, or when an invariant is
+broken.
 """
 
 from __future__ import annotations
@@ -16,23 +18,25 @@ import sys
 import time
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from db.history import Forgetting
+from db.lease import open_leases
 from db.store import SqlStore, open_store
 from unicrond import __version__
 from unicrond.api.control import ControlServer
 from unicrond.api.heartbeat import HEARTBEAT_KEY, Heartbeat
+from unicrond.apiprocess import keep_api
 from unicrond.config import Settings, as_environment, load_settings, read_flags
 from unicrond.core import allocated
 from unicrond.core.state import from_saved
 from unicrond.core.step import Core
 from unicrond.engine import Engine
-from unicrond.errors import BadInput, StoreUnavailable, Unavailable
+from unicrond.errors import BadInput, LeaseLost, StoreUnavailable, Unavailable
 from unicrond.figures import Timed, figures
 from unicrond.hands import ORDERS, on_slurm
+from unicrond.leading import Alone, Leading, Shared, candidate
 from unicrond.link.handshake import NO_RUN, Claim, Verdict
 from unicrond.link.munge import MungeCredentials
 from unicrond.link.origin import Origins
@@ -45,30 +49,44 @@ from unicrond.model.events import Event, OutcomeArrived, PolicySet
 from unicrond.notices import Notice
 from unicrond.notifier import Mail, Notifier, Sink, Webhook
 from unicrond.notify import notify
+from unicrond.verdicts import Verdicts
 from unicrond.planning.client import Planning, worker_command
 from unicrond.reload import difference
 from unicrond.slurm.cli import CommandLineSlurm
 from unicrond.slurm.probe import probe
 from unicrond.slurm.watcher import SlurmWatcher, silence_allowed, watch_command
-from unicrond.verdicts import Verdicts
+from unicrond.standby import stand_by
 
 log = logging.getLogger("unicrond")
 
 SLURM_THREADS = 4
 HEARTBEAT_SECONDS = 2.0
-API_RESTART_SECONDS = 1.0
 FAILED_START_SECONDS = 1.0  # so that whoever starts us again does not do so without pause
+
+
+ALONE = Alone()
 
 
 class Daemon:
     """One unicrond. `run` returns when it was told to stop."""
 
-    def __init__(self, settings: Settings, store: SqlStore, config: Path | None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        store: SqlStore,
+        config: Path | None,
+        leading: Leading = ALONE,
+    ) -> None:
         self.settings = settings
         self._config = config
         self._store = store
+        self._leading = leading
         self._clock = SystemClock()
-        self._slurm = CommandLineSlurm(self._clock, timeout_seconds=settings.slurm_timeout_seconds)
+        self._slurm = CommandLineSlurm(
+            self._clock,
+            timeout_seconds=settings.slurm_timeout_seconds,
+            before_act=leading.before_act,
+        )
         state = from_saved(store.load(), settings.as_policy(), self._clock.now())
         self._core = Core(state)
         self._verdicts = Verdicts(self._tell_verdict)
@@ -105,6 +123,7 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
+        self._start(self._leading.keep())
         await self._link.start()
         await self._control.start()
         self._start(self._watcher.run())
@@ -125,8 +144,13 @@ class Daemon:
         await end_all(self._tasks)
         await self._control.stop()
         await self._link.stop()
-        self._threads.shutdown(wait=False, cancel_futures=True)
         self._origins.close()
+        await asyncio.to_thread(self._end_acts)
+
+    def _end_acts(self) -> None:
+        """What Slurm was asked is answered or over; then another may lead."""
+        self._threads.shutdown(cancel_futures=True)
+        self._leading.release()
 
     # events in
     def _emit(self, event: Event) -> None:
@@ -158,7 +182,9 @@ class Daemon:
 
     # actions out
     def _perform(self, action: Action) -> None:
-        if action.kind in ORDERS:
+        if not self._leading.may_act():
+            log.warning("the lease is not held now, put off: %s", action.kind)  # sent again later
+        elif action.kind in ORDERS:
             if not self._link.order(action):
                 log.info("order waits for its agent run=%s node=%s", action.run_id, action.node)
         elif action.key not in self._in_flight:
@@ -222,7 +248,10 @@ class Daemon:
         return task
 
     def _start_readers(self) -> None:
-        self._readers = [self._start(keep_api(self._config)), self._start(self._planning.run())]
+        self._readers = [
+            self._start(keep_api(self._config, self._leading.me)),
+            self._start(self._planning.run()),
+        ]
 
     def _reload(self) -> None:
         """On SIGHUP. A configuration that is wrong changes nothing."""
@@ -245,7 +274,10 @@ class Daemon:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if error is not None:
+        if isinstance(error, LeaseLost):
+            log.error("%s; this one ends", error)
+            signal.raise_signal(signal.SIGTERM)
+        elif error is not None:
             # Nothing that can be healed here: systemd starts us again from the journal.
             log.critical("a part of unicrond broke: stopping", exc_info=error)
             signal.raise_signal(signal.SIGTERM)
@@ -286,22 +318,31 @@ def _sinks(settings: Settings) -> list[Sink]:
     return found
 
 
-async def keep_api(config: Path | None) -> None:
-    """The API's process, started again whenever it ends."""
-    argv = [sys.executable, "-m", "unicrond.api", "--until-stdin-closes"]
-    if config is not None:
-        argv += ["--config", str(config)]
-    while True:
-        process = await asyncio.create_subprocess_exec(*argv, stdin=asyncio.subprocess.PIPE)
-        try:
-            code = await process.wait()
-            log.warning("the API ended with %s: starting it again", code)
-        finally:
-            with suppress(ProcessLookupError):
-                process.terminate()
-            assert process.stdin is not None
-            process.stdin.close()
-        await asyncio.sleep(API_RESTART_SECONDS)
+async def serve(settings: Settings, store: SqlStore, config: Path | None) -> None:
+    """Leads at once, or once it is this one's turn; until it is told to end."""
+    seconds = settings.leader_lease_seconds
+    if not seconds:
+        await Daemon(settings, store, config).run()
+        return
+    leases = open_leases(settings.database_url, seconds)
+    shared = Shared(leases, candidate(seconds, settings.slurm_timeout_seconds))
+    row = await stand_by(shared, settings, config)
+    if row is None:
+        return
+    store.fence(row)
+    keeping = asyncio.create_task(shared.keep())  # however long it takes to load what there is
+    settings = _anew(settings, config)
+    daemon = await asyncio.to_thread(Daemon, settings, store, config, leading=shared)
+    keeping.cancel()
+    await daemon.run()
+
+
+def _anew(settings: Settings, config: Path | None) -> Settings:
+    try:
+        return load_settings(config)
+    except BadInput as error:
+        log.error("configuration kept as it was: %s", error)
+        return settings
 
 
 def options() -> argparse.ArgumentParser:
@@ -330,7 +371,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         logging.Formatter.converter = time.gmtime
         store = open_store(settings.database_url)
-        asyncio.run(Daemon(settings, store, arguments.config).run())
+        asyncio.run(serve(settings, store, arguments.config))
     except BadInput as error:
         print(f"unicrond: {error}", file=sys.stderr)
         return 2

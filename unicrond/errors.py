@@ -6,6 +6,7 @@ UnicronError
 │   ├── SlurmUnavailable
 │   └── StoreUnavailable
 ├── Refused           an outside part answered no
+├── LeaseLost         another unicrond leads: this one ends
 └── ProtocolError     a peer speaks out of turn: its connection is closed, nothing else
 """
 
@@ -34,6 +35,10 @@ class StoreUnavailable(Unavailable):
 
 class Refused(UnicronError):  # noqa: N818
     """An outside part answered no, with a reason."""
+
+
+class LeaseLost(UnicronError):  # noqa: N818
+    """Another unicrond leads, so this one must do nothing more."""
 
 
 class ProtocolError(UnicronError):

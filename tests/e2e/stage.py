@@ -72,6 +72,7 @@ class Step:
 class Stage:
     name: str
     lab: Lab = field(init=False)
+    socket: str = "run/unicron/unicrond.sock"  # of the API that is asked
 
     def __post_init__(self) -> None:
         self.lab = Lab(self.name)
@@ -208,9 +209,7 @@ class Stage:
         connection = http.client.HTTPConnection("unicrond")
         with socket.socket(socket.AF_UNIX) as connection.sock:
             connection.sock.settimeout(10)
-            connection.sock.connect(
-                f"/proc/{processes.head_init(self.name)}/root/run/unicron/unicrond.sock"
-            )
+            connection.sock.connect(f"/proc/{processes.head_init(self.name)}/root/{self.socket}")
             headers = {"Content-Type": "application/json"}
             connection.request(method, path, json.dumps(body) if body else None, headers)
             answer = connection.getresponse()

@@ -40,6 +40,7 @@ def test_health_tells_how_everything_is(store: SqlStore, client: Client) -> None
         "slurm": "ok",
         "snapshot_age_seconds": 2.5,
         "agents_connected": 3,
+        "leader": None,
     }
 
 

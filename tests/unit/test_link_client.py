@@ -185,6 +185,30 @@ def test_addresses_are_tried_in_turn() -> None:
     asyncio.run(main())
 
 
+def test_the_address_that_answered_last_comes_first() -> None:
+    """Where it breaks off for a moment no other is dialed; where it stays away, the others are."""
+
+    async def main() -> None:
+        dialed = []
+        other = await asyncio.start_server(lambda _, writer: _note(dialed, writer), "127.0.0.1", 0)
+        port = other.sockets[0].getsockname()[1]
+        async with World() as world:
+            agent = world.agent(ports=(closed_port(), world.port, port))
+            await eventually(lambda: agent.link.connected and world.beats)
+            agent.link._channel.close("broken", abort=True)  # type: ignore[union-attr]
+            await eventually(lambda: len(world.joined) == 2 and agent.link.trouble == "")
+            assert not dialed
+            await world.server.stop()
+            await eventually(lambda: dialed)
+        other.close()
+
+    def _note(dialed: list[int], writer: asyncio.StreamWriter) -> None:
+        dialed.append(1)
+        writer.close()
+
+    asyncio.run(main())
+
+
 def test_a_job_not_known_yet_is_tried_again_at_once() -> None:
     async def main() -> None:
         async with World() as world:

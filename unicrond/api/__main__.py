@@ -49,7 +49,7 @@ def main() -> int:
         settings = load_settings(arguments.config)
         logging.basicConfig(level=settings.log_level.upper(), format="%(levelname)s %(message)s")
         logging.getLogger("uvicorn").setLevel(logging.WARNING)  # it greets
-        _serve(settings, arguments.until_stdin_closes)
+        _serve(settings, arguments.until_stdin_closes, arguments.holder)
     except BadInput as error:
         print(f"unicrond.api: {error}", file=sys.stderr)
         return 2
@@ -60,10 +60,11 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="unicrond.api")
     parser.add_argument("--config", type=Path, help="unicron.toml")
     parser.add_argument("--until-stdin-closes", action="store_true")
+    parser.add_argument("--holder", default="", help="of the lease, while this unicrond leads")
     return parser.parse_args()
 
 
-def _serve(settings: Settings, until_stdin_closes: bool) -> None:
+def _serve(settings: Settings, until_stdin_closes: bool, holder: str) -> None:
     sys.setswitchinterval(SWITCH_SECONDS)
     path = Path(settings.api_socket)
     with closing(Queries(settings.database_url)) as queries:
@@ -74,6 +75,7 @@ def _serve(settings: Settings, until_stdin_closes: bool) -> None:
             cluster=settings.cluster,
             viewer=viewer,
             gate=gate,
+            holder=holder,
         )
         viewer.start()
         gate.directory.start()

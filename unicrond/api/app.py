@@ -41,6 +41,7 @@ def create_app(
     now: Callable[[], float] = time.time,
     viewer: Viewer | None = None,
     gate: Gate | None = None,
+    holder: str = "",
 ) -> FastAPI:
     app = FastAPI(
         title="unicrond", version=__version__, openapi_url="/v1/openapi.json", docs_url=None,
@@ -52,7 +53,7 @@ def create_app(
     app.state.gate = gate or Gate(cluster, admins)
     told = Commands(queries, viewer, control, now)
     for router in (
-        summary.routes(queries, viewer, cluster, now),
+        summary.routes(queries, viewer, cluster, now, holder),
         lists.routes(queries, viewer),
         stories.routes(queries, viewer),
         live.routes(queries, viewer),

@@ -30,7 +30,7 @@ from typing import Any, Protocol
 from db.audit import Audited
 from db.codec import decode, encode
 from unicrond.api.sockets import bind_unix, peer_uid
-from unicrond.errors import BadInput, StoreUnavailable, Unavailable
+from unicrond.errors import BadInput, Unavailable, UnicronError
 from unicrond.link.messages import MOST_NODES, MOST_WEIGHT
 from unicrond.model.decision import Mode
 from unicrond.model.events import (
@@ -134,13 +134,15 @@ class ControlClient:
 
 
 class ControlServer:
-    """The loop's side. `now` gives the time of the events; `note` keeps the audit log."""
+    """The loop's side. `now` gives the time of the events; `note` keeps the audit log; `refuse`
+    says why nothing is taken, "" where it is."""
 
     def __init__(
         self, path: str, emit: Emit, now: Callable[[], float],
-        note: Callable[[Audited], None] = lambda _: None,
+        note: Callable[[Audited], None] = lambda _: None, refuse: Callable[[], str] = lambda: "",
     ) -> None:  # fmt: skip
         self._path, self._emit, self._now, self._note = Path(path), emit, now, note
+        self._refuse = refuse
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -168,12 +170,14 @@ class ControlServer:
                 await writer.wait_closed()
 
     async def _answer(self, line: bytes) -> dict[str, Any]:
+        if why := self._refuse():
+            return {"ok": False, "error": why}
         try:
             event = read_command(line, self._now())
             if isinstance(event, Audited):
                 self._note(event)
                 return {"ok": True}
-        except (BadInput, StoreUnavailable) as error:
+        except UnicronError as error:
             return {"ok": False, "error": str(error)}
         stored = asyncio.Event()
         if not self._emit(event, stored.set):

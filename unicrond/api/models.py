@@ -318,6 +318,16 @@ class WhyOut(BaseModel):
     next: str | None = Field(description="`after` of the lines before these")
 
 
+class LeaderOut(BaseModel):
+    """Which of several unicronds leads."""
+
+    model_config = example(host="head1", term=3, lease_age_seconds=0.4, here=True)
+    host: str | None = Field(description="null: the last one gave the lease back")
+    term: int
+    lease_age_seconds: float = Field(description="since it was renewed, by the database's clock")
+    here: bool = Field(description="it is the one that answers; false: this one stands by")
+
+
 class HealthOut(BaseModel):
     model_config = example(
         ok=True, cluster="alpha", version="0.1.0", loop="alive", loop_age_seconds=0.8,
@@ -333,6 +343,7 @@ class HealthOut(BaseModel):
     slurm: str = Field(description="ok, unknown, or what is wrong with it")
     snapshot_age_seconds: float | None
     agents_connected: int | None
+    leader: LeaderOut | None = Field(None, description="null: one unicrond alone")
 
 
 class ModeIn(BaseModel):

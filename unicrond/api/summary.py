@@ -13,8 +13,9 @@ from db.store import incident_ended
 from unicrond import __version__
 from unicrond.api.callers import Seeing
 from unicrond.api.heartbeat import SILENT_AFTER_SECONDS, Heartbeat
-from unicrond.api.models import ClusterOut, HealthOut, PartitionOut
+from unicrond.api.models import ClusterOut, HealthOut, LeaderOut, PartitionOut
 from unicrond.api.view import View, Viewer, heartbeat_of
+from unicrond.core.leader import NOBODY, Row
 from unicrond.errors import Refused, StoreUnavailable
 from unicrond.model.cluster import JobState, Node, NodeState
 from unicrond.model.incident import IncidentState
@@ -22,7 +23,10 @@ from unicrond.model.incident import IncidentState
 _HOLDING = (JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING)
 
 
-def routes(queries: Queries, viewer: Viewer, cluster: str, now: Callable[[], float]) -> APIRouter:
+def routes(
+    queries: Queries, viewer: Viewer, cluster: str, now: Callable[[], float], holder: str = ""
+) -> APIRouter:
+    """`holder`: of the lease, while this unicrond leads."""
     router = APIRouter(tags=["health"])
 
     @router.get("/health")
@@ -30,10 +34,11 @@ def routes(queries: Queries, viewer: Viewer, cluster: str, now: Callable[[], flo
         """Whether unicrond does its work. What is not known is null or "unknown"."""
         try:
             queries.check()
-            heartbeat, database = heartbeat_of(queries), "ok"
+            heartbeat, row, database = heartbeat_of(queries), queries.lease(), "ok"
         except StoreUnavailable as error:
-            heartbeat, database = None, str(error)
-        return _health(cluster, database, heartbeat, now())
+            heartbeat, row, database = None, None, str(error)
+        leader = None if row is None else _leader(row, holder)
+        return _health(cluster, database, heartbeat, leader, now())
 
     cached: list[tuple[int, ClusterOut]] = []
 
@@ -51,7 +56,9 @@ def routes(queries: Queries, viewer: Viewer, cluster: str, now: Callable[[], flo
     return router
 
 
-def _health(cluster: str, database: str, heart: Heartbeat | None, now: float) -> HealthOut:
+def _health(
+    cluster: str, database: str, heart: Heartbeat | None, leader: LeaderOut | None, now: float
+) -> HealthOut:
     age = None if heart is None else max(0.0, now - heart.at)
     alive = age is not None and age <= SILENT_AFTER_SECONDS
     slurm = "unknown" if heart is None or not alive else heart.slurm_error or "ok"
@@ -67,6 +74,17 @@ def _health(cluster: str, database: str, heart: Heartbeat | None, now: float) ->
         slurm=slurm,
         snapshot_age_seconds=max(0.0, now - seen_at) if seen_at else None,
         agents_connected=heart.agents_connected if heart is not None and alive else None,
+        leader=leader,
+    )
+
+
+def _leader(row: Row, holder: str) -> LeaderOut:
+    held = row.holder != NOBODY
+    return LeaderOut(
+        host=row.host if held else None,
+        term=row.term,
+        lease_age_seconds=max(0.0, row.age_seconds),
+        here=held and row.holder == holder,
     )
 
 

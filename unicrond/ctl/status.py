@@ -59,6 +59,7 @@ def summary(health: dict[str, Any], nodes: list[Any], allocations: list[Any]) ->
             ("cluster", health["cluster"]),
             ("mode", health["mode"] or "unknown"),
             ("unicrond", f"{health['loop']}, heard {_ago(health['loop_age_seconds'])}"),
+            *_leader(health.get("leader")),
             ("agents", _known(health["agents_connected"])),
             ("slurm", f"{health['slurm']}, seen {_ago(health['snapshot_age_seconds'])}"),
             ("database", health["database"]),
@@ -66,6 +67,17 @@ def summary(health: dict[str, Any], nodes: list[Any], allocations: list[Any]) ->
             ("gpus", _gpus(nodes, allocations) if seen else "unknown"),
         )
     ]
+
+
+def _leader(leader: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """No line where one unicrond is alone."""
+    if leader is None:
+        return []
+    age, term = _ago(leader["lease_age_seconds"]), leader["term"]
+    if leader["host"] is None:
+        return [("leader", f"nobody: the last one gave its lease back {age} (term {term})")]
+    here = "which answers" if leader["here"] else "the one that answers stands by"
+    return [("leader", f"{leader['host']}, {here}; term {term}, renewed {age}")]
 
 
 def _ago(seconds: float | None) -> str:

@@ -51,7 +51,7 @@ class DaemonLink:
         speaks: Versions = SPEAKS,
         pace: Pace = PACE,
     ) -> None:
-        self._addresses = itertools.cycle(addresses)
+        self._addresses = deque(addresses)  # the one that answered last comes first
         self._identity = identity
         self._registration = registration
         self._on_order = on_order
@@ -156,13 +156,18 @@ class DaemonLink:
     # ------------------------------------------------------------ connecting
 
     async def run(self) -> None:
-        """For ever: connects, serves, connects again."""
+        """For ever: connects, serves, connects again. Where several unicronds may lead, the others
+        do not listen: waits get longer once none of them answered."""
         failures = 0
         while True:
             heard_before = self.last_heard
-            refusal = await self._one_connection(*next(self._addresses))
-            failures = 0 if self.last_heard > heard_before else failures + 1
-            wait = self._pace.retry_seconds(failures)
+            refusal = await self._one_connection(*self._addresses[0])
+            if self.last_heard > heard_before:
+                failures = 0
+            else:
+                failures += 1
+                self._addresses.rotate(-1)
+            wait = self._pace.retry_seconds(failures // len(self._addresses))
             if refusal is not None and not refusal.retry:
                 wait = self._pace.refused_retry_seconds
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))

@@ -7,7 +7,7 @@ is unknown.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from unicrond.errors import Refused, SlurmUnavailable
 from unicrond.model.cluster import Allocation, JobState, Node, NodeState, Snapshot
@@ -40,12 +40,18 @@ _LIST = ("squeue", "--all", "--local", "--noheader", "--states=all", "--format=%
 
 
 class CommandLineSlurm:
-    """Needs Operator for acts on jobs and Admin for drains; looking needs no right."""
+    """Needs Operator for acts on jobs and Admin for drains; looking needs no right. `before_act` is
+    called right before a command that changes something, and raises where that must not be."""
 
     def __init__(
-        self, clock: Clock, prefix: Sequence[str] = (), timeout_seconds: float = 10.0
+        self,
+        clock: Clock,
+        prefix: Sequence[str] = (),
+        timeout_seconds: float = 10.0,
+        before_act: Callable[[], None] = lambda: None,
     ) -> None:
         self._clock = clock
+        self._before_act = before_act
         self._command = SlurmCommand(prefix, timeout_seconds)
         self._config: str | None = None
         self._listing = Listing(self._list_jobs, self._shown_alone)
@@ -90,12 +96,12 @@ class CommandLineSlurm:
     def cancel(self, job_id: int, uid: int) -> None:
         text = self._show_job(job_id)
         if checks.cancel_is_due(self._read_job(job_id, text), uid):
-            self._command.run("scancel", subject(text, job_id))
+            self._act("scancel", subject(text, job_id))
 
     def requeue(self, job_id: int, restarts: int) -> None:
         text = self._show_job(job_id)
         if checks.requeue_is_due(self._read_job(job_id, text), restarts):
-            self._command.run("scontrol", "requeue", subject(text, job_id))
+            self._act("scontrol", "requeue", subject(text, job_id))
 
     def expedite(self, job_id: int, exclude: Sequence[str], nodes: int = 0) -> None:
         text = self._show_job(job_id)
@@ -124,7 +130,11 @@ class CommandLineSlurm:
         self._update(f"JobId={subject(text, job_id)}", f"AdminComment={told}")
 
     def _update(self, *words: str) -> None:
-        self._command.run("scontrol", "update", *words)
+        self._act("scontrol", "update", *words)
+
+    def _act(self, *words: str) -> None:
+        self._before_act()
+        self._command.act(*words)
 
     def _nodes(self, at: float) -> Nodes:
         port = slurmd_port(self._configuration())

@@ -29,6 +29,10 @@ _NOT_NOW = (
     "transport endpoint",
 )
 
+# Of coreutils' timeout, which ends a command: it took too long, or it could not be started.
+_NO_ANSWER = (-9, 124, 125, 126, 127, 137)
+ACT_GRACE_SECONDS = 1.0  # for timeout to be quicker than this process
+
 PLAIN = {"LC_ALL": "C", "TZ": "UTC", "SLURM_TIME_FORMAT": "standard"}
 
 
@@ -41,26 +45,38 @@ class SlurmCommand:
 
     def run(self, *words: str) -> str:
         """Its output; raises Refused or SlurmUnavailable with Slurm's words."""
+        return self._run(words, words, self._timeout_seconds)
+
+    def act(self, *words: str) -> str:
+        """The same for a command that changes something: it ends in time also where this process is
+        killed or stopped meanwhile, and another one acts in its place."""
+        bound = ("timeout", "--signal=KILL", f"{self._timeout_seconds:g}", *words)
+        return self._run(bound, words, self._timeout_seconds + ACT_GRACE_SECONDS)
+
+    def _run(self, command: Sequence[str], words: Sequence[str], seconds: float) -> str:
         # What runs before may begin a fresh environment: so it is set again behind it.
         plain = [f"{name}={value}" for name, value in PLAIN.items()]
         try:
             done = subprocess.run(
-                [*self._prefix, "env", *plain, *words] if self._prefix else words,
+                [*self._prefix, "env", *plain, *command] if self._prefix else command,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
-                timeout=self._timeout_seconds,
+                timeout=seconds,
                 env=plain_environment(os.environ),
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise SlurmUnavailable(
-                f"{' '.join(words[:3])}: no answer within {self._timeout_seconds:g} s"
-            ) from error
+            raise SlurmUnavailable(self._silent(words)) from error
         except OSError as error:
             raise SlurmUnavailable(f"{words[0]} cannot be started: {error}") from error
+        if command is not words and done.returncode in _NO_ANSWER:
+            raise SlurmUnavailable(done.stderr.decode(errors="replace") or self._silent(words))
         if done.returncode != 0:
             raise trouble(words, done.returncode, done.stdout + done.stderr)
         return done.stdout.decode(errors="replace")
+
+    def _silent(self, words: Sequence[str]) -> str:
+        return f"{' '.join(words[:3])}: no answer within {self._timeout_seconds:g} s"
 
 
 def plain_environment(environment: Mapping[str, str]) -> dict[str, str]:
