@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bench import transition_copies
+from bench import transition_copies, transition_starts
 from bench.report import Figure, figure, finish, tell
 from bench.stage import Stage, stage
 
@@ -198,6 +198,18 @@ def copies(rounds: int) -> list[Figure]:
     ]
 
 
+def starts(rounds: int) -> list[Figure]:
+    tell("starts: plainly, then forked by a standby process")
+    found = transition_starts.measure(rounds)
+    name = "order to the first line of an unmodified script, torch imported"
+    return [
+        figure(f"{name}: forked", "s", found.forked, goal=0.8),
+        figure(f"{name}: started plainly", "s", found.plain),
+        figure("a standby process is warm after", "s", [found.warm]),
+        figure("memory of a standby process, but for libraries", "MB", [found.memory]),
+    ]
+
+
 def torchrun(rounds: int) -> list[Figure]:
     """The same training without unicron; the clock stops as all have done the failed train step."""
     seconds, redone = [], []
@@ -271,9 +283,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parts: dict[str, Callable[[int], list[Figure]]] = {
         "faults": faults, "leaks": leaks, "throughput": throughput, "copies": copies,
-        "torchrun": torchrun,
+        "starts": starts, "torchrun": torchrun,
     }  # fmt: skip
-    often = {"faults": 5, "leaks": 20, "throughput": 2000, "copies": 10, "torchrun": 3}
+    often = {"faults": 5, "leaks": 20, "throughput": 2000, "copies": 10, "starts": 10}
+    often |= {"torchrun": 3}
     parser.add_argument("--only", choices=list(parts), nargs="+", default=list(parts))
     parser.add_argument("--rounds", type=int, help=f"of each part; default {often}")
     options = parser.parse_args()

@@ -143,6 +143,10 @@ class Page:
     """The rank's side. One thread writes."""
 
     def __init__(self, path: str) -> None:
+        self.begin(path)
+
+    def begin(self, path: str) -> None:
+        """Also in a process that was forked: its own page, from the beginning."""
         with open(path, "r+b") as file:  # noqa: PTH123 - pathlib costs every Python child 2 ms
             self._map = mmap.mmap(file.fileno(), SIZE)
         self.explicit = False  # whether the script tells its iterations itself

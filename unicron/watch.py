@@ -6,6 +6,7 @@
     exceptions    the audit event of sys.excepthook, and what is in flight as a group is destroyed
     stacks        faulthandler on a real-time signal (NCCL takes SIGUSR1), to a file beside the page
     launched      torch's own count of collectives, when a byte comes in the pipe beside the page
+    imported      after start-up, which modules: for the standby process (unicron/standby.py)
     start         no garbage collection while torch is imported: saves up to a tenth of a start
 
 It lives in every Python child of a rank; only the process that joined a process group counts, and
@@ -46,6 +47,7 @@ COLLECTIVES = (
 )  # fmt: skip
 RAISED = "raised"
 MOST_FRAMES = 20  # of torch's own
+STARTED_STEPS = 2  # of any optimizer, after which a rank has imported what it needs
 FORGOTTEN_STEPS = 100  # of other optimizers, after which the counted one is given up
 
 _stacks: Any = None  # faulthandler keeps writing to it
@@ -81,12 +83,18 @@ class Watcher:
         self._thread = threading.get_ident()  # the main one
         self._parallel: Callable[[], Any] = lambda: None  # the newest DistributedDataParallel
         self._asked_at, self._measured = 0.0, 0
+        self._steps = 0
 
     # iterations
     def count_steps(self, module: ModuleType) -> None:
         module.register_optimizer_step_post_hook(self._stepped)
 
     def _stepped(self, optimizer: object, *_: object) -> None:
+        self._steps += 1
+        if self._steps == STARTED_STEPS and self._page.mine:
+            from unicron import imported
+
+            imported.tell(os.environ[page.VARIABLE])
         self._tell_waiting()
         if self._page.explicit:
             return

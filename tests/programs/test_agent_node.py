@@ -23,6 +23,7 @@ from unicrond.agent.node import Node
 from unicrond.agent.orders import Result
 from unicrond.agent.output import OutputCopy
 from unicrond.agent.ranksocket import RankSocket
+from unicrond.agent.standby import Standby
 from unicrond.link.frames import Body
 from unicrond.model.decision import OutcomeState
 from unicrond.model.incident import SignalKind
@@ -54,7 +55,7 @@ class World:
         self.copy = OutputCopy(folder / "slurm.out")
         self.node = Node(
             job, program, {"PATH": os.environ["PATH"]}, self.socket, 0.2, lambda: None, self._tell,
-            self.copy, self.inside,
+            self.copy, self.inside, lambda known: Standby(program, folder, known, "not here"),
         )  # fmt: skip
         self.state = self.node.state
 

@@ -33,6 +33,11 @@ def test_addresses_may_lack_a_port_and_may_be_ipv6(tmp_path: Path) -> None:
     assert load((file,)).unicrond == (("head", 1), ("standby", 7717), ("fe80::1", 7))
 
 
+def test_the_standby_process_can_be_switched_off(tmp_path: Path) -> None:
+    assert Settings().standby
+    assert not load((written(tmp_path, "[agent]\nstandby = no\n"),)).standby
+
+
 def test_files_are_looked_for_in_the_installation_and_in_etc() -> None:
     assert paths({"UNICRON_HOME": "/x"}) == (
         Path("/x/etc/agent.conf"),
@@ -48,6 +53,7 @@ def test_files_are_looked_for_in_the_installation_and_in_etc() -> None:
         ("lease_seconds = nan", "lease_seconds"),
         ("unicrond = head:port", "unicrond"),
         ("unicrond = head:70000", "unicrond"),
+        ("standby = 1", "standby = '1': must be yes or no"),
         ("lease = 5", "lease_margin_seconds"),
         ("no equals sign", "agent.conf"),
     ],

@@ -50,6 +50,16 @@ def _owner() -> int:
     return pid
 
 
+def _stand_by() -> None:
+    """Whatever fails, the script must not run: this process is no rank."""
+    try:
+        from unicron import standby
+    except BaseException as error:  # noqa: BLE001
+        print(f"unicron: {error!r}", file=sys.stderr)
+        os._exit(1)
+    standby.serve()
+
+
 def _chain() -> None:
     """The next sitecustomize on the path, as if ours were not there."""
     from importlib.machinery import PathFinder
@@ -69,5 +79,7 @@ if os.environ.get("UNICRON_WATCH") != "0":
         _watch()
     elif _counts > 0:
         sys.meta_path.insert(0, _WhenTorchComes())
+if "UNICRON_STANDBY_ROOM" in os.environ:
+    _stand_by()  # goes on in the ranks that are forked alone
 sys.path[:] = [path for path in sys.path if path != _here]
 _chain()

@@ -29,6 +29,7 @@ from unicrond.agent.output import OutputCopy
 from unicrond.agent.ranksocket import RankSocket
 from unicrond.agent.sensors import choice, runner
 from unicrond.agent.settings import Settings
+from unicrond.agent.standby import SWITCH, Standby
 from unicrond.errors import SlurmUnavailable
 from unicrond.link import messages
 from unicrond.link.client import DaemonLink
@@ -94,6 +95,9 @@ class Agent:
             self._signal,
             self._copy,
             self._inside,
+            lambda known: Standby(
+                spec.program, folder, known, why_no_standby(settings, environment)
+            ),
         )
         self._node.ranks.not_ours.add(guardian.pid)
         self._ending = Ending(job, settings, self._node, self._tell_finished, self._copy.say)
@@ -186,6 +190,7 @@ class Agent:
         self._look_whether_it_is_over(now)
         self._leave_without_base(now)
         self._node.progressed(self._node.state.generation, self._inside.look())
+        self._node.look_at_standby(now)
         self._sensors.check(now)
         self._fellows.tell_newcomers()
         self._tell_daemon()
@@ -390,6 +395,12 @@ class Agent:
 
     def _progress(self, generation: int, iteration: int) -> None:
         self._node.progressed(generation, iteration)
+
+
+def why_no_standby(settings: Settings, environment: Mapping[str, str]) -> str:
+    if not settings.standby:
+        return "standby = no in agent.conf"
+    return f"{SWITCH}=0 in the job" if environment.get(SWITCH) == "0" else ""
 
 
 def rounded_up(age: float) -> float:

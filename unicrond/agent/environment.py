@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from unicron.page import VARIABLE as PAGE
 from unicrond.model.run import Assignment, Slot
 
 MARKER = "UNICRON_RANKS_OF"  # by this a rank's stray children are found
+MEMBER = "UNICRON_MEMBER"
+WAITS = "UNICRON_WAITS"  # says so to a rank that is prepared, and in no generation yet
 # a job that a rank submits is none of ours
 _HIDDEN = (
     "UNICRON_SECRET",
@@ -44,7 +47,7 @@ def rank_environment(
         {
             "PYTHONUNBUFFERED": "1",
             "UNICRON_SOCKET": place.socket,
-            "UNICRON_MEMBER": slot.member,
+            MEMBER: slot.member,
             MARKER: place.marker,
         }
     )
@@ -58,6 +61,11 @@ def of_generation(assignment: Assignment, slot: Slot, place: Place) -> dict[str,
         **_slurm(assignment, slot),
         "UNICRON_GENERATION": str(assignment.generation),
     }
+
+
+def of_each_rank(environment: Mapping[str, str]) -> dict[str, str]:
+    """Of a rank's environment what no other rank has alike."""
+    return {name: value for name, value in environment.items() if name in OF_EACH_RANK}
 
 
 def _torchrun(assignment: Assignment, slot: Slot, place: Place) -> dict[str, str]:
@@ -92,3 +100,8 @@ def _slurm(assignment: Assignment, slot: Slot) -> dict[str, str]:
         "SLURM_NPROCS": str(assignment.world_size),
         "SLURM_NODEID": str(assignment.nodes.index(slot.node)),
     }
+
+
+_ANY = Slot(0, "", "", 0)
+_OF_GENERATION = of_generation(Assignment(0, "", (_ANY,)), _ANY, Place(0, "", "", 0, ""))
+OF_EACH_RANK = frozenset({*_OF_GENERATION, MARKER, MEMBER, PAGE, WAITS})

@@ -19,7 +19,7 @@ from pathlib import Path
 from detectors.iterations import Judgement, Watch
 from detectors.loss import LossWatch, Odd
 from detectors.pace import Pacer
-from unicron import page
+from unicron import imported, page
 from unicrond.link.frames import Body
 from unicrond.model.incident import SignalKind
 from unicrond.model.run import Slot
@@ -75,6 +75,7 @@ class Inside:
             rank.path.unlink(missing_ok=True)
             stacks_of(rank.path).unlink(missing_ok=True)
             asked_of(rank.path).unlink(missing_ok=True)
+            Path(f"{rank.path}{imported.SUFFIX}").unlink(missing_ok=True)
         self._generation = generation
 
     def environment(self, slot: Slot, base: Mapping[str, str]) -> dict[str, str]:

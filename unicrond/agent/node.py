@@ -22,13 +22,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from unicrond.agent import orders, output
-from unicrond.agent.environment import Place, marker, of_generation, rank_environment
+from unicrond.agent import orders, output, standby
+from unicrond.agent.environment import WAITS, Place, marker, of_generation, rank_environment
 from unicrond.agent.inside import Inside
 from unicrond.agent.job import Job
 from unicrond.agent.orders import Result
 from unicrond.agent.ranks import Launch, RankExit, Ranks
 from unicrond.agent.ranksocket import RankSocket
+from unicrond.agent.standby import Standby
 from unicrond.errors import Refused
 from unicrond.link.frames import Body
 from unicrond.model.incident import SignalKind
@@ -37,7 +38,6 @@ from unicrond.model.run import Assignment, Phase, Slot
 log = logging.getLogger(__name__)
 TERM_SETTLES_SECONDS = 0.15
 PREPARED = -1  # the generation of ranks that are in none yet: whatever stops ranks stops them
-WAITS = "UNICRON_WAITS"  # says so to such a rank
 UNHELD_SECONDS = 30.0  # that survivors of a rank wait for a first word on what comes of it
 EVERY_GENERATION = 1 << 53
 _PORTS = range(11_000, 19_999)  # below the ephemeral ports, beside the agents' own
@@ -78,9 +78,11 @@ class Node:
         signal: Callable[[SignalKind, Body], None],
         copy: output.OutputCopy,
         inside: Inside,
+        stand_by: Callable[[set[int]], Standby],
     ) -> None:
         self.state = State()
         self.ranks = Ranks(marker(job.run_id, job.node), self._rank_ended)
+        self._standby = stand_by(self.ranks.not_ours)
         self._job = job
         self._program = program
         self._environment = environment
@@ -173,7 +175,11 @@ class Node:
         launches = [self._launch_of(new, slot, place, prepared=True) for slot in fresh]
         try:
             await asyncio.to_thread(self._job.output_folder.mkdir, parents=True, exist_ok=True)
-            self.ranks.start(launches)
+            forked = await self._standby.fork(launches)
+            if state.closing:
+                standby.discard(forked)
+                return orders.refused(f"the agent on {here} is ending")
+            self.ranks.start(launches, forked)
         except (OSError, Refused) as error:
             return orders.failed(f"{here}: {error}")
         return orders.done()
@@ -220,9 +226,11 @@ class Node:
                 await asyncio.to_thread(self._job.output_folder.mkdir, parents=True, exist_ok=True)
             if self.state.phase is Phase.IDLE:
                 return orders.done()
+            forked = await self._standby.fork(launches)
             if self.state.phase is not Phase.STARTING or self.state.closing:
+                standby.discard(forked)
                 return orders.failed("the lease or the run ended while ranks were being started")
-            self.ranks.start(launches)
+            self.ranks.start(launches, forked)
         except (OSError, Refused) as error:
             return self._start_failed(new, str(error))
         self._copy.follow([(ln.slot.rank, ln.output) for ln in self.ranks.launches])
@@ -392,9 +400,14 @@ class Node:
             if state.phase is not Phase.DONE:
                 self._enter(Phase.STOPPING)
             left = await self.ranks.stop(EVERY_GENERATION, grace_seconds)
+            self._standby.close()
             if not left:
                 self._gone(state.generation)
         return left
+
+    def look_at_standby(self, now: float) -> None:
+        if self.state.phase is Phase.RUNNING and not self.state.closing:
+            self._standby.look(self.ranks.by_pid, now)
 
     async def clear_leftovers(self) -> str:
         """At the start of an agent: what an agent before it left behind."""

@@ -7,6 +7,7 @@ its children hold its sockets, and peers wait for as long as those are open.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -43,11 +44,27 @@ class RankExit:
     noticed: float  # monotonic
 
 
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """A child that a standby process made; it waits for a byte in `gate`, a pipe, and goes when
+    that is closed without one."""
+
+    pid: int
+    gate: int
+
+    def wait(self) -> int:
+        """As subprocess.Popen has it."""
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+NONE_FORKED: Mapping[str, Forked] = {}
+
+
 class Ranks:
     def __init__(self, marker: str, on_exit: Callable[[RankExit], None]) -> None:
         self._marker = marker
         self._on_exit = on_exit
-        self._running: dict[int, tuple[Launch, subprocess.Popen[bytes]]] = {}
+        self._running: dict[int, tuple[Launch, subprocess.Popen[bytes] | Forked]] = {}
         self._stopping: set[int] = set()
         self._sessions: dict[int, int] = {}  # session -> generation, until proved gone
         self._ended = asyncio.Event()
@@ -61,6 +78,11 @@ class Ranks:
         """Of ranks that run and were not told to end. Other threads may ask."""
         running = tuple(self._running.items())
         return [launch for pid, (launch, _) in running if pid not in self._stopping]
+
+    @property
+    def by_pid(self) -> dict[int, Launch]:
+        running = self._running.items()
+        return {pid: launch for pid, (launch, _) in running if pid not in self._stopping}
 
     @property
     def pids(self) -> list[int]:
@@ -86,18 +108,25 @@ class Ranks:
                 self._running[pid] = launch, process
                 self._sessions[pid] = generation
 
-    def start(self, launches: Sequence[Launch]) -> None:
-        """All or none; raises Refused."""
+    def start(self, launches: Sequence[Launch], forked: Mapping[str, Forked] = NONE_FORKED) -> None:
+        """All or none; raises Refused. `forked`: members that have a process, and only wait."""
         try:
             for launch in launches:
-                self._start(launch)
+                child = forked.get(launch.slot.member)
+                if child is None or not _lives(child.pid):
+                    self._start(launch)
+                else:
+                    self._add(launch, child)
+                    _open(child)
         except OSError as error:
             self.kill(launches[0].generation)
             raise Refused(f"cannot start {launch.command[0]!r}: {error}") from error
+        finally:
+            for child in forked.values():
+                os.close(child.gate)
 
     def _start(self, launch: Launch) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        output = os.open(launch.output, flags, 0o644)
+        output = open_output(launch)
         try:
             process = subprocess.Popen(
                 launch.command,
@@ -110,6 +139,9 @@ class Ranks:
             )
         finally:
             os.close(output)
+        self._add(launch, process)
+
+    def _add(self, launch: Launch, process: subprocess.Popen[bytes] | Forked) -> None:
         self._running[process.pid] = (launch, process)
         self._sessions[process.pid] = launch.generation
 
@@ -191,6 +223,24 @@ class Ranks:
         for session, generation in list(self._sessions.items()):
             if generation <= up_to:
                 del self._sessions[session]
+
+
+def open_output(launch: Launch) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    return os.open(launch.output, flags, 0o644)
+
+
+def _open(child: Forked) -> None:
+    with contextlib.suppress(BrokenPipeError):  # it has just ended, and will be noticed
+        os.write(child.gate, b"g")
+
+
+def _lives(pid: int) -> bool:
+    """A child of ours that nobody has waited for."""
+    try:
+        return not _has_ended(pid)
+    except ChildProcessError:
+        return False
 
 
 def _has_ended(pid: int) -> bool:

@@ -28,6 +28,7 @@ class Settings:
     sensors: tuple[str, ...] = SENSORS  # the others are off
     sys_root: str = "/sys"
     kernel_log: str = "/dev/kmsg"
+    standby: bool = True  # a warm process on each node, from which ranks are forked
     nvml_library: str = ""  # libnvidia-ml.so.1, where the loader does not find it
 
 
@@ -67,6 +68,8 @@ def _value(file: Path, key: str, text: str) -> object:
         return text
     if key == "sensors":
         return _sensors(file, text)
+    if key == "standby":
+        return _switch(file, key, text)
     if key == "unicrond":
         return tuple(_address(file, part.strip()) for part in text.split(",") if part.strip())
     try:
@@ -76,6 +79,12 @@ def _value(file: Path, key: str, text: str) -> object:
     if not 0 < seconds < 1e7:
         raise BadInput(f"{file}: {key} = {text!r}: must be a number of seconds above 0")
     return seconds
+
+
+def _switch(file: Path, key: str, text: str) -> bool:
+    if text not in ("yes", "no"):
+        raise BadInput(f"{file}: {key} = {text!r}: must be yes or no")
+    return text == "yes"
 
 
 def _sensors(file: Path, text: str) -> tuple[str, ...]:
