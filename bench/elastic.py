@@ -3,9 +3,10 @@
     scripts/bench elastic [--repeats 5] [--plain 0] [--lab elastic]
 
 On a lab of 4 nodes, over and over: a run of 2 nodes grows to 4 by a companion job and shrinks, on
-an operator's order; and its job is requeued by hand, which unicrond speeds up. With --plain the
+an operator's order, once with ranks that regroup (`@unicron.elastic`) and once with a script that
+knows of nothing; and its job is requeued by hand, which unicrond speeds up. With --plain the
 same under a unicrond that only observes: each takes Slurm's two minutes. Needs root and what
-scripts/setup installs; about two minutes.
+scripts/setup installs; about four minutes.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ PLAIN_SECONDS = 240.0
 class Sizes:
     """Seconds from each order."""
 
+    regrouped: list[float] = field(default_factory=list)
+    smaller: list[float] = field(default_factory=list)
     grown: list[float] = field(default_factory=list)
     shrunk: list[float] = field(default_factory=list)
     requeued: list[float] = field(default_factory=list)
@@ -37,8 +40,10 @@ class Sizes:
 
     def figures(self) -> list[Figure]:
         found = [
-            figure("order to grow: the companion's ranks train", "s", self.grown, goal=6.0),
-            figure("order to shrink: the others train again", "s", self.shrunk, goal=1.0),
+            figure("order to grow: the companion's ranks train", "s", self.regrouped, goal=6.0),
+            figure("order to shrink: the others train again", "s", self.smaller, goal=1.0),
+            figure("order to grow, all ranks restart", "s", self.grown, goal=6.0),
+            figure("order to shrink, all ranks restart", "s", self.shrunk),
             figure("requeue: trains again", "s", self.requeued, goal=10.0),
         ]
         if self.plain:
@@ -56,6 +61,19 @@ def resized(bench: Bench, training: UnderUnicron, nodes: int) -> float:
     if trained.world_size != nodes:
         raise MeasurementError(f"it trains on {trained.world_size} nodes instead of {nodes}")
     return trained.at - taken(bench, training.run_id, asked)
+
+
+def there_and_back(
+    bench: Bench, name: str, elastic: bool, grown: list[float], shrunk: list[float]
+) -> None:
+    wishes = ["--min-nodes=1", f"--max-nodes={LARGE}"]
+    training = UnderUnicron(bench.lab, name, wishes, EXAMPLE, SMALL, elastic)
+    grown.append(resized(bench, training, LARGE))
+    shrunk.append(resized(bench, training, SMALL))
+    how = "ranks regroup" if elastic else "ranks restart"
+    tell(f"{how}: grown in {grown[-1]:.2f} s, shrunk in {shrunk[-1]:.2f} s")
+    training.cancel()
+    bench.all_idle()
 
 
 def taken(bench: Bench, run_id: int, asked: float) -> float:
@@ -79,16 +97,11 @@ def measure(options: argparse.Namespace) -> tuple[list[Figure], list[str]]:
     with raised(options.lab, LARGE) as bench:
         wishes = ["--min-nodes=1", f"--max-nodes={SMALL}"]
         for number in range(options.repeats):
-            training = UnderUnicron(
-                bench.lab, f"e{number}", ["--min-nodes=1", f"--max-nodes={LARGE}"], EXAMPLE, SMALL
-            )
-            seen.grown.append(resized(bench, training, LARGE))
-            seen.shrunk.append(resized(bench, training, SMALL))
-            tell(
-                f"{number + 1}: grown in {seen.grown[-1]:.2f} s, shrunk in {seen.shrunk[-1]:.2f} s"
-            )
-            training.cancel()
-            bench.all_idle()
+            for elastic, grown, shrunk in (
+                (True, seen.regrouped, seen.smaller),
+                (False, seen.grown, seen.shrunk),
+            ):
+                there_and_back(bench, f"e{number}{elastic}", elastic, grown, shrunk)
         training = UnderUnicron(bench.lab, "requeued", wishes, EXAMPLE, SMALL)
         for _ in range(options.repeats):
             seen.requeued.append(requeued(bench, training, WITHIN_SECONDS))
@@ -99,8 +112,8 @@ def measure(options: argparse.Namespace) -> tuple[list[Figure], list[str]]:
             tell(f"requeued by Slurm alone in {seen.plain[-1]:.2f} s")
         others = [name for name in labs() if name != options.lab]
     return seen.figures(), [
-        f"one rank a node, {SMALL} and {LARGE} nodes; a train step takes 0.1 s; gloo; a resize "
-        "restarts all ranks from their last checkpoint; all on this machine",
+        f"one rank a node, {SMALL} and {LARGE} nodes; a train step takes 0.1 s; gloo; ranks "
+        "that restart go on from their last checkpoint; all on this machine",
         f"1-minute load before the orders: {min(bench.loads):.1f} to {max(bench.loads):.1f}; other "
         f"labs up at the end: {', '.join(others) or 'none'}",
     ]

@@ -98,14 +98,22 @@ class Training(Protocol):
 
 
 class UnderUnicron:
-    """Submitted as an ordinary user; as many ranks as nodes. `nodes` 0: all of the lab."""
+    """Submitted as an ordinary user; as many ranks as nodes. `nodes` 0: all of the lab. `elastic`:
+    the same training in processes that regroup."""
 
     def __init__(
-        self, lab: Lab, name: str, options: list[str], example: list[str], nodes: int = 0
+        self,
+        lab: Lab,
+        name: str,
+        options: list[str],
+        example: list[str],
+        nodes: int = 0,
+        elastic: bool = False,
     ) -> None:
         folder = f"/home/{USER}/{name}"
         lab.exec(["mkdir", "-p", folder], user=USER)
-        program = _program("/opt/unicron/examples/train_plain.py", folder, example)
+        script = "train_unicron.py" if elastic else "train_plain.py"
+        program = _program(f"/opt/unicron/examples/{script}", folder, example)
         program += ["--log", f"{folder}/steps.jsonl"]
         wrapped = ["/opt/unicron/bin/unicron-run", *options, "--", "python", *program]
         size = str(nodes or len(lab.status().nodes))

@@ -217,3 +217,20 @@ def test_a_run_that_waits_may_start_where_somebody_thought_better_of_a_drain() -
     world.slurm.resume_by_person("n1")
     world.until(lambda: world.run(job).state is RunState.RUNNING, 30)
     assert world.run(job).nodes == ("n1", "n2")
+
+
+def test_a_run_whose_program_failed_is_over_though_slurm_puts_its_job_on_hold(world: World) -> None:
+    """As Slurm 25.11 does with `--requeue=expedite`."""
+    job = running(world)
+
+    def hold(job: int, code: int) -> None:
+        world.slurm.requeue(job, 0)
+        world.slurm.hold_by_person(job)
+
+    world.agents._complete = hold
+    world.agents.kill_rank(job, "n1", signal=None, code=93)
+    world.until(lambda: world.run(job).state is RunState.FAILED, 30)
+    assert "asks not to be restarted" in world.run(job).end_reason
+    world.pass_seconds(60)
+    assert ActionKind.EXPEDITE not in kinds(world)
+    assert world.core.state.incidents == {}

@@ -264,6 +264,16 @@ def test_a_value_that_cannot_be_read_makes_one_job_unknown_and_says_which(
     assert trouble in read.troubles[0]
 
 
+@pytest.mark.parametrize("state", ["EXPEDITING", "REQUEUE_HOLD", "RESV_DEL_HOLD"])
+def test_a_job_that_slurm_requeued_in_its_own_way_waits(state: str) -> None:
+    line = (DATA / "22.05/job-requeued.txt").read_text()
+    newer = line.replace("JobState=PENDING", f"JobState={state}")
+    newer = newer.replace(" Requeue=1 ", " Requeue=1 ExpeditedRequeue=Yes ")
+    read = parse_jobs(newer, {})
+    assert read.troubles == ()
+    assert (read.known[1].state, read.known[1].restarts) == (JobState.PENDING, 1)
+
+
 def test_excluded_nodes_are_read_for_one_job() -> None:
     assert excluded_nodes("JobId=4 ExcNodeList=n[1,3] NodeList=\n") == ("n1", "n3")
     assert excluded_nodes("JobId=4 ExcNodeList=(null) NodeList=\n") == ()

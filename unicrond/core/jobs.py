@@ -127,6 +127,11 @@ def _leave_taken(cycle: Cycle, run: Run, gone: list[str]) -> None:
 def _pending(cycle: Cycle, run: Run, allocation: Allocation) -> None:
     if run.state is RunState.REQUEUED or allocation.restarts <= run.restarts:
         return
+    if run.finished_code not in (None, TERMINATED) and "held" in allocation.reason.lower():
+        # `--requeue=expedite` (Slurm 25.11): a job whose program failed is put on hold
+        state = RunState.FAILED if run.finished_code else RunState.COMPLETED
+        end(cycle, run, state, f"its program ended; Slurm holds the job ({allocation.reason})")
+        return
     cycle.note("note", f"the job waits in Slurm's queue again: {allocation.reason}", run)
     run = cycle.put(replace(leave_start(cycle, run), state=RunState.REQUEUED))
     queued.adopt(cycle, run, allocation)
