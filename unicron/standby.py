@@ -204,7 +204,7 @@ class _Begun:
         _write(_OOM, "1000")  # when memory runs out this goes first; ranks take it back
         self._policy = os.sched_getscheduler(0)
         if self._policy == os.SCHED_OTHER:
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+            _schedule(os.SCHED_BATCH)
 
     def unfit(self, known: Collection[int] = ()) -> str:
         """Why this process must not be forked; empty if it may."""
@@ -223,7 +223,8 @@ class _Begun:
             del os.environ[NVML]
         _write(_COMM, self._name)
         _write(_OOM, self._adjusted)
-        os.sched_setscheduler(0, self._policy, os.sched_param(0))
+        if self._policy == os.SCHED_OTHER:
+            _schedule(os.SCHED_OTHER)
 
 
 def _fork(begun: _Begun, order: Mapping[str, Any], output: int, gate: int) -> bytes:
@@ -253,7 +254,7 @@ def _become(
     os.close(output)
     begun.restore(variables)
     cuda = sys.modules.get("torch.cuda")
-    if cuda is not None and cuda._is_in_bad_fork():
+    if getattr(cuda, "_is_in_bad_fork", bool)():
         os.write(writing, b'{"refused": "CUDA was asked for before"}')
         os._exit(1)
     os.write(writing, json.dumps({"pid": os.getpid()}).encode())
@@ -307,7 +308,11 @@ def _read(path: Path) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    try:
+    """Where it is allowed: it is no more than a courtesy."""
+    with contextlib.suppress(OSError):
         path.write_text(text)
-    except OSError:  # not allowed here: it is no more than a courtesy
-        return
+
+
+def _schedule(policy: int) -> None:
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, policy, os.sched_param(0))

@@ -34,14 +34,12 @@ def step():
 # Says how it finds itself, and what it was told in its own folder; then it trains.
 SCRIPT = """
 import json, os, random, signal, sys, time
-began = time.monotonic()
 import torch.optim.optimizer, heavy
 import beside
-took = time.monotonic() - began
 environment = dict(entry.split("=", 1) for entry in open("/proc/self/environ").read().split("\\0")
                    if entry)
 print(json.dumps({
-    "took": took, "random": random.random(), "pid": os.getpid(), "heavy": heavy.FROM,
+    "random": random.random(), "pid": os.getpid(), "heavy": heavy.FROM,
     "same": {
         "argv": sys.argv, "orig": sys.orig_argv, "flags": str(sys.flags), "name": __name__,
         "file": __file__, "first": sys.path[0], "path": sys.path, "beside": beside.__file__,
@@ -62,7 +60,7 @@ if os.path.exists("exit"):
     sys.exit(int(open("exit").read()))
 time.sleep(600)
 """
-HEAVY = "import os, time; time.sleep(0.3); FROM = os.getpid()\n"
+HEAVY = "import os; FROM = os.getpid()\n"
 Story = Callable[["World"], Coroutine[None, None, None]]
 
 
@@ -171,10 +169,13 @@ def test_a_forked_rank_cannot_tell_that_it_was_not_started_plainly(tmp_path: Pat
         assert all(plain["same"]["environment"].values()), "and so /proc has it"
         assert plain["heavy"] == plain["pid"]
         assert first["heavy"] == second["heavy"] == standby
-        assert first["took"] < 0.3 <= plain["took"]
         assert len({one["random"] for one in (plain, first, second)}) == 3
-        seen = page.read(tmp_path / "page-3")
-        assert seen is not None and (seen.pid, seen.count) == (second["pid"], 3), "it is watched"
+
+        def is_watched() -> bool:
+            seen = page.read(tmp_path / "page-3")
+            return seen is not None and (seen.pid, seen.count) == (second["pid"], 3)
+
+        await eventually(is_watched)
 
     World(tmp_path).play(story)
 

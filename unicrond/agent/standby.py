@@ -203,8 +203,9 @@ class Standby:
         if process is not None:
             process.socket.close()
             processes.kill_group(process.popen.pid, signal.SIGKILL)
-            process.popen.wait()
-            self._known.discard(process.popen.pid)
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a disk holds it: it goes later
+                process.popen.wait(ANSWER_SECONDS)
+                self._known.discard(process.popen.pid)
 
     # ------------------------------------------------------------ forking
 
@@ -230,6 +231,7 @@ class Standby:
             except (OSError, ValueError) as error:
                 self._end(f"it did not fork rank {launch.slot.rank}: {error}")
                 break
+        log.info("%d of %d ranks are forked by the standby process", len(forked), len(launches))
         return forked
 
 
