@@ -113,7 +113,7 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-_NUMBERS = [f for f in dataclasses.fields(Policy) if isinstance(f.default, int | float)]
+_NUMBERS = [f for f in dataclasses.fields(Policy) if type(f.default) in (int, float)]
 _policy_fields = {f.name: _policy_field(f) for f in _NUMBERS}
 PolicySettings: Any = create_model("PolicySettings", __base__=_Section, **_policy_fields)
 
@@ -151,6 +151,7 @@ class Settings(_Section):
     leader_lease_seconds: LeaseSeconds = 0.0  # 0: one unicrond alone
     companion_qos: SlurmName = ""  # "": the base's
     companion_partition: SlurmName = ""
+    keep_freed_nodes: bool = False
     history_days: Annotated[int, Field(ge=0)] = 90  # 0: nothing is ever forgotten
     admins: Names = ()
     operators: Names = ()
@@ -172,8 +173,13 @@ class Settings(_Section):
     accounts: dict[str, AccountSettings] = Field(default={})
 
     def as_policy(self) -> Policy:
-        names = {name: getattr(self, name) for name in ("companion_qos", "companion_partition")}
-        return Policy(mode=self.mode, **names, **self.policy.model_dump())
+        return Policy(
+            mode=self.mode,
+            companion_qos=self.companion_qos,
+            companion_partition=self.companion_partition,
+            keep_freed_nodes=self.keep_freed_nodes,
+            **self.policy.model_dump(),
+        )
 
 
 def load_settings(

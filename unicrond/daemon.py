@@ -49,13 +49,13 @@ from unicrond.model.events import Event, OutcomeArrived, PolicySet
 from unicrond.notices import Notice
 from unicrond.notifier import Mail, Notifier, Sink, Webhook
 from unicrond.notify import notify
-from unicrond.verdicts import Verdicts
 from unicrond.planning.client import Planning, worker_command
 from unicrond.reload import difference
 from unicrond.slurm.cli import CommandLineSlurm
 from unicrond.slurm.probe import probe
 from unicrond.slurm.watcher import SlurmWatcher, silence_allowed, watch_command
 from unicrond.standby import stand_by
+from unicrond.verdicts import Verdicts
 
 log = logging.getLogger("unicrond")
 

@@ -48,6 +48,9 @@ _CALLS: dict[ActionKind, Callable[[Slurm, Action], None]] = {
     ActionKind.SHRINK: lambda slurm, a: slurm.shrink(_job(a), _names(a.args["keep"])),
     ActionKind.CANCEL: lambda slurm, a: slurm.cancel(_job(a), int(str(a.args["uid"]))),
     ActionKind.REQUEUE: lambda slurm, a: slurm.requeue(_job(a), int(str(a.args["restarts"]))),
+    ActionKind.RESERVE: lambda slurm, a: slurm.reserve(
+        _job(a), str(a.args["user"]), _names(a.args["nodes"])
+    ),
     ActionKind.EXPEDITE: lambda slurm, a: slurm.expedite(
         _job(a), _names(a.args["exclude"]), int(str(a.args.get("nodes", 0)))
     ),

@@ -52,6 +52,10 @@ class Slurm(Protocol):
         asks for); Refused until it is pending, and while somebody holds it. What we excluded
         before and do not now is no longer excluded; what its user excluded stays so."""
 
+    def reserve(self, job_id: int, user: str, nodes: Sequence[str]) -> None:
+        """Keeps nodes that a job is about to free for this user's jobs, for two minutes at most: it
+        need not ask for the reservation, and may run on when that ends."""
+
     def tell(self, job_id: int, verdict: str) -> None:
         """Writes our last verdict on the run of this job where admins and its user see it; Refused
         where somebody else's words are."""

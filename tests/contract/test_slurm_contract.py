@@ -32,7 +32,9 @@ SWITCHES = {"n1": "s1", "n2": "s1", "n3": "s2", "n4": "s2"}
 class World(Protocol):
     slurm: Slurm
 
-    def submit(self, nodes: int, gpus_per_node: int = 8, no_kill: bool = True) -> int: ...
+    def submit(
+        self, nodes: int, gpus_per_node: int = 8, no_kill: bool = True, user: str = "alice"
+    ) -> int: ...
     def cancel(self, job_id: int) -> None: ...
     def hold(self, job_id: int) -> None: ...
     def admin_says(self, job_id: int, words: str) -> None: ...
@@ -70,8 +72,11 @@ class SimulatedWorld:
         self.stop_controller = self._simulated.stop_controller
         self.start_controller = self._simulated.start_controller
 
-    def submit(self, nodes: int, gpus_per_node: int = 8, no_kill: bool = True) -> int:
-        return self._simulated.submit(nodes, gpus_per_node=gpus_per_node, no_kill=no_kill)
+    def submit(
+        self, nodes: int, gpus_per_node: int = 8, no_kill: bool = True, user: str = "alice"
+    ) -> int:
+        options = {"gpus_per_node": gpus_per_node, "no_kill": no_kill, "user": user}
+        return self._simulated.submit(nodes, **options)
 
     def person_drains(self, node: str, reason: str) -> None:
         self._simulated.drain_by_person(node, reason)
@@ -85,7 +90,9 @@ class LabWorld:
         self._lab = lab
         self.slurm: Slurm = CommandLineSlurm(SystemClock(), lab.command([], user="unicron"))
 
-    def submit(self, nodes: int, gpus_per_node: int = 8, no_kill: bool = True) -> int:
+    def submit(
+        self, nodes: int, gpus_per_node: int = 8, no_kill: bool = True, user: str = "alice"
+    ) -> int:
         options = [
             f"-N{nodes}",
             f"--gpus-per-node={gpus_per_node}",
@@ -94,7 +101,7 @@ class LabWorld:
         ]
         options += ["--no-kill"] if no_kill else []
         script = "#!/bin/bash\nexec sleep 900\n"
-        done = self._lab.exec(["sbatch", "--parsable", *options], user="alice", text_in=script)
+        done = self._lab.exec(["sbatch", "--parsable", *options], user=user, text_in=script)
         return int(done.stdout)
 
     def cancel(self, job_id: int) -> None:
@@ -139,7 +146,8 @@ class LabWorld:
 
     def tidy(self) -> None:
         """Every node idle, no job: where the next story starts."""
-        self._lab.exec(["scancel", "--user=alice"])
+        for user in ("alice", "bob"):
+            self._lab.exec(["scancel", f"--user={user}"])
         for node, seen in (self.slurm.snapshot().nodes or {}).items():
             if seen.state is not NodeState.UP and seen.raw_state != "IDLE+NOT_RESPONDING":
                 self._lab.exec(
@@ -344,6 +352,26 @@ def test_a_verdict_is_told_in_the_job(world: World) -> None:
     world.admin_says(job.job_id, "watch this one")
     with pytest.raises(Refused, match="somebody else's words"):
         world.slurm.tell(job.job_id, "restart")
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_nodes_are_kept_for_a_requeued_job_or_go_to_who_waits(world: World, kept: bool) -> None:
+    job = _running(world, 3)
+    other = world.submit(3, user="bob")
+    if kept:
+        world.slurm.reserve(job.job_id, "alice", job.nodes)
+        world.slurm.reserve(job.job_id, "alice", job.nodes)
+    world.slurm.requeue(job.job_id, restarts=0)
+    _await_job(world, job.job_id, JobState.PENDING)
+    world.wait(5)
+    first = _job(world.slurm.snapshot(), other).state
+    world.slurm.expedite(job.job_id, [])
+    if kept:
+        assert first is JobState.PENDING
+        assert _await_job(world, job.job_id, JobState.RUNNING).nodes == job.nodes
+    else:
+        assert first is JobState.RUNNING
+        world.cancel(job.job_id)
 
 
 @pytest.mark.parametrize("nodes", [1, 3])

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 from world import World, kinds, running
 
+from unicrond.core.policy import Policy
 from unicrond.core.queued import nodes_to_ask_for
-from unicrond.model.cluster import NodeState
+from unicrond.model.cluster import JobState, NodeState
 from unicrond.model.decision import ActionKind, Mode
 from unicrond.model.run import LossState, Phase, RunState
 from unicrond.slurm.simulated import SimulatedSlurm
@@ -234,3 +235,18 @@ def test_a_run_whose_program_failed_is_over_though_slurm_puts_its_job_on_hold(wo
     world.pass_seconds(60)
     assert ActionKind.EXPEDITE not in kinds(world)
     assert world.core.state.incidents == {}
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_requeued_run_has_its_nodes_again_where_the_site_keeps_them(kept: bool) -> None:
+    world = World(Policy(mode=Mode.ACTIVE, keep_freed_nodes=kept))
+    world.nodes(4)
+    job = running(world, nodes=3)
+    other = world.submit(2, user="bob", uid=1002)
+    world.cut("n3")
+    world.until(lambda: world.run(job).state is RunState.REQUEUED)
+    world.pass_seconds(30)
+    states = {j: world.slurm.snapshot().allocations[j].state for j in (job, other)}
+    assert (states[job] is JobState.RUNNING) is kept
+    assert (states[other] is JobState.RUNNING) is not kept
+    assert (ActionKind.RESERVE in kinds(world)) is kept

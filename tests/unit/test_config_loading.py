@@ -43,7 +43,7 @@ def test_without_any_file_the_defaults_hold() -> None:
 
 
 def test_every_number_of_the_policy_can_be_configured(file: Path) -> None:
-    names = {field.name for field in fields(Policy) if isinstance(field.default, int | float)}
+    names = {field.name for field in fields(Policy) if type(field.default) in (int, float)}
     assert set(PolicySettings.model_fields) == names
     file.write_text("mode = 'active'\n[policy]\nsilence_seconds = 4\ndrains_per_hour = 0\n")
     policy = load_settings(file, {}).as_policy()

@@ -210,6 +210,21 @@ def test_who_may_not_write_admin_comments_starts_the_job_all_the_same(stand_in: 
     assert stand_in.updates[-1] == "update JobId=1 StartTime=now+2 ExcNodeList=n6"
 
 
+def test_nodes_are_kept_by_one_reservation_that_ends_by_itself(stand_in: StandIn) -> None:
+    stand_in.answer("show reservation", "No reservations in the system\n")
+    stand_in.answer("create")
+    stand_in.slurm().reserve(17, "alice", ["n2", "n1"])
+    told = stand_in.told.read_text()
+    words = "ReservationName=unicron-17 nodes=n[1-2] users=alice starttime=now duration=2"
+    assert f"create reservation {words} flags=ignore_jobs,flex,magnetic" in told
+
+
+def test_nodes_that_are_kept_already_are_not_kept_anew(stand_in: StandIn) -> None:
+    stand_in.answer("show reservation", "ReservationName=unicron-17 StartTime=x Nodes=n[1-2]\n")
+    stand_in.slurm().reserve(17, "alice", ["n2", "n1"])
+    assert "create" not in stand_in.told.read_text()
+
+
 def test_a_verdict_is_added_to_what_stands_in_the_admin_comment(stand_in: StandIn) -> None:
     stand_in.answer("show job", REQUEUED.replace("WorkDir=", 'AdminComment={"site": 1} WorkDir='))
     stand_in.answer("update")

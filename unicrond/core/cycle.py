@@ -306,6 +306,8 @@ def describe(action: Action) -> str:
             return f"undo the drain of {action.node}"
         case ActionKind.SHRINK:
             return f"give {action.node} back to Slurm"
+        case ActionKind.RESERVE:
+            return "keep the nodes for the run for two minutes"
         case ActionKind.REQUEUE:
             return "requeue the job"
         case ActionKind.EXPEDITE:

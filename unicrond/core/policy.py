@@ -37,6 +37,7 @@ class Policy:
     companion_limit_seconds: float = 14_400.0  # of a companion job: Slurm backfills short ones
     companion_qos: str = ""  # that a companion is submitted with, "": its base's
     companion_partition: str = ""
+    keep_freed_nodes: bool = False  # for a run that is requeued, by a reservation of two minutes
     return_settle_seconds: float = 60.0  # a lost node must be well for so long before it is used
     quarantine_seconds: float = 21_600.0  # the same, where it was lost three times in a day
     # giving up

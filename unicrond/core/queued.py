@@ -20,6 +20,8 @@ from unicrond.model.run import Healing, HealStep, Run, RunState
 
 SETTLE_SECONDS = 2.0  # sooner a node may refuse the new start for the kill of the old one
 LONGEST_SETTLE_SECONDS = 10.0  # Slurm's clock may be ahead of ours
+KEPT_SECONDS = 120.0
+MOST_KEPT = 4  # runs, whose nodes are kept at a time
 WANTING = ("Resources", "Priority")
 HOLDING = ("BeginTime", "None", "")  # Slurm's own reasons; a hold or a dependency is a person's
 
@@ -28,7 +30,21 @@ def order(cycle: Cycle, run: Run, incident_id: int, exclude: tuple[str, ...]) ->
     """Has Slurm requeue it, off the nodes that are excluded."""
     run = _waiting(cycle, run, incident_id, exclude)
     run = cycle.put(replace(run, state=RunState.HEALING))
+    _keep_nodes(cycle, run, incident_id, exclude)
     cycle.act(incident_id, run, ActionKind.REQUEUE, restarts=run.restarts)
+
+
+def _keep_nodes(cycle: Cycle, run: Run, incident_id: int, exclude: Collection[str]) -> None:
+    """Where the site wants it so, else who waits for nodes is before it. A few runs at once."""
+    state, job = cycle.state, cycle.state.allocations.get(run.run_id)
+    recent = sum(at > cycle.now - KEPT_SECONDS for at, _ in state.kept)
+    if not state.policy.keep_freed_nodes or job is None or recent >= MOST_KEPT:
+        return
+    known = [n for n in job.nodes if n in state.nodes and n not in exclude]
+    nodes = [n for n in known if state.nodes[n].state is NodeState.UP]
+    if nodes:
+        state.kept.append((cycle.now, run.run_id))
+        cycle.act(incident_id, run, ActionKind.RESERVE, user=run.user, nodes=nodes)
 
 
 def _waiting(cycle: Cycle, run: Run, incident_id: int, exclude: tuple[str, ...]) -> Run:

@@ -49,6 +49,7 @@ class State:
     staying: set[tuple[int, str]] = field(default_factory=set)  # run, node that is to go: told
     moves: list[tuple[float, int]] = field(default_factory=list)  # when, of which user's run
     joins: list[tuple[float, int, str]] = field(default_factory=list)  # when, run, node
+    kept: list[tuple[float, int]] = field(default_factory=list)  # when nodes were, for which run
     given_way: dict[int, tuple[int, float]] = field(default_factory=dict)  # job: how often, when
     lag_seconds: float = 0.0
     delayed: set[ActionKey] = field(default_factory=set)  # waiting for Slurm to answer
@@ -84,6 +85,7 @@ class State:
         self.victims &= self.incidents.keys()
         self.moves = [move for move in self.moves if move[0] > time]
         self.joins = [join for join in self.joins if join[0] > time]
+        self.kept = [kept for kept in self.kept if kept[0] > time]
         self.given_way = {j: way for j, way in self.given_way.items() if j in self.allocations}
         self.waiting = {key for key in self.waiting if key[0] in self.incidents}
         for run in tuple(self.runs.values()):

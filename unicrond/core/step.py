@@ -59,6 +59,7 @@ _ON_SLURM = (
     ActionKind.SHRINK,
     ActionKind.CANCEL,
     ActionKind.REQUEUE,
+    ActionKind.RESERVE,
     ActionKind.EXPEDITE,
 )
 # a companion ends with its base in every mode

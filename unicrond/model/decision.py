@@ -25,6 +25,7 @@ class ActionKind(StrEnum):
     SHRINK = "shrink"  # keep: nodes that stay; job_id, where it is a companion
     CANCEL = "cancel"  # job_id of a companion, uid of its user
     REQUEUE = "requeue"  # restarts: Slurm's count before
+    RESERVE = "reserve"  # nodes, user: kept for two minutes for the run that is being requeued
     EXPEDITE = "expedite"  # exclude: nodes; starts the requeued job once it is pending
     # the network
     PROBE = "probe"  # TCP to the node's slurmd port

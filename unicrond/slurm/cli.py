@@ -121,6 +121,16 @@ class CommandLineSlurm:
                 raise
             self._update(*words)  # without the right to write AdminComments the job is to start too
 
+    def reserve(self, job_id: int, user: str, nodes: Sequence[str]) -> None:
+        name = f"unicron-{job_id}"
+        if f"ReservationName={name} " in self._command.run(*_SHOW, "reservation"):
+            return  # an earlier one ends by itself within its two minutes
+        self._command.run(
+            "scontrol", "create", "reservation", f"ReservationName={name}",
+            f"nodes={fold(sorted(nodes))}", f"users={user}", "starttime=now", "duration=2",
+            "flags=ignore_jobs,flex,magnetic",
+        )  # fmt: skip
+
     def tell(self, job_id: int, verdict: str) -> None:
         text = self._show_job(job_id)
         comment = admincomment.of_record(text)

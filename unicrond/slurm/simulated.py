@@ -27,6 +27,7 @@ from unicrond.ports import Clock
 from unicrond.slurm import checks
 
 REQUEUE_HOLD_SECONDS = 120.0
+RESERVED_SECONDS = 120.0
 COMPLETING_SECONDS = 1.0
 EARLY_RETURN_SECONDS = 10.0
 FORGET_SECONDS = 300.0  # MinJobAge
@@ -46,6 +47,8 @@ class _Node:
     cut_since: float | None = None
     cuts: int = 0  # tells a timer of an earlier cut from this one's
     switch: str = ""
+    kept_for: str = ""  # a user
+    kept_until: float = 0.0
 
 
 @dataclass
@@ -146,6 +149,12 @@ class SimulatedSlurm:
         job.size = nodes or job.size
         job.excluded_by_us = set(exclude)
         self._schedule()
+
+    def reserve(self, job_id: int, user: str, nodes: Sequence[str]) -> None:
+        self._ask()
+        for node in map(self._node, nodes):
+            node.kept_for, node.kept_until = user, self._at + RESERVED_SECONDS
+        self._after(RESERVED_SECONDS, self._schedule)
 
     def tell(self, job_id: int, verdict: str) -> None:
         self._ask()
@@ -365,6 +374,8 @@ class SimulatedSlurm:
     def _may_use(self, job: _Job, node: _Node) -> bool:
         """Slurm gives out a cut node until it notices."""
         well = _node_state(node, self._silent(node)) is NodeState.UP
+        if node.kept_until > self._at and node.kept_for != job.user:
+            return False
         well = well and node.name not in job.excluded | job.excluded_by_us
         return well and node.gpus - self._used(node) >= job.gpus_per_node
 
