@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,18 +20,13 @@ from typing import Any
 from bench.nursery import Child, Nursery
 from unicron import page
 from unicrond.agent.environment import Place, rank_environment
-from unicrond.agent.node import place_in
+from unicrond.agent.node import free_port, place_in
 from unicrond.agent.ranksocket import RankSocket
 from unicrond.model.run import Assignment, Slot
 
+__all__ = ["ROOT", "Stage", "free_port", "stage"]
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_SECONDS = 60.0
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 class Stage:
@@ -49,8 +43,13 @@ class Stage:
         self._thread.start()
         self._assignment = Assignment(0, "o", ())
         (folder / "agent").mkdir()
+        self.restored: list[str] = []  # what ranks told of where they go on from
         self._socket = RankSocket(
-            folder / "agent", self._place_of, lambda g, i: None, lambda m, t, w: raised(m)
+            folder / "agent",
+            self._place_of,
+            lambda g, i: None,
+            lambda m, t, w: raised(m),
+            lambda m, text: self.restored.append(text),
         )
         self._call(self._socket.open())
         self.ranks: dict[str, Child] = {}

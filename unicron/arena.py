@@ -1,7 +1,7 @@
-"""Copies of a training's state that outlive its process: files in memory, two slots a node.
+"""Copies of a training's state that outlive its process: files in memory, a few slots each.
 
-A slot is written in place, the older one first; its head is taken away before and put back when
-everything is there and summed up. So a process may die at any moment, and the other slot is whole.
+A slot is written in place, the oldest one first; its head is taken away before and put back when
+everything is there and summed up. So a process may die at any moment, and another slot is whole.
 
     offset  0  4s  magic, zeros while it is being written      4  u32  CRC of the head from 8 on
             8  u64 train step      16  u64 bytes of the description
@@ -19,6 +19,7 @@ import os
 import stat
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,8 +36,24 @@ LARGEST_DESCRIPTION = 1 << 28
 PAGE = 4096
 _HEAD = struct.Struct("<4sIQQQII")
 _SUMMED = struct.Struct("<QQQII")
-_DESCRIPTION_AT = 64
+DESCRIPTION_AT = 64
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE
+
+
+@dataclass(frozen=True)
+class Head:
+    """What is said of a copy before it is read, in the order in which it is written."""
+
+    step: int
+    described: int
+    data_bytes: int
+    sum_of_description: int
+    sum_of_data: int
+
+    @property
+    def start(self) -> int:
+        """Where the data begin in the file."""
+        return _start_of_data(self.described)
 
 
 @dataclass(frozen=True)
@@ -72,12 +89,16 @@ class Slot:
     def begin(self, step: int, description: bytes, data_bytes: int) -> memoryview:
         """Where the data go; raises NoRoom."""
         start = _start_of_data(len(description))
-        whole = self._mapped(start + data_bytes)
+        whole = self._mapped(size_of(description, data_bytes))
         whole[: len(MAGIC)] = bytes(len(MAGIC))
-        whole[_DESCRIPTION_AT : _DESCRIPTION_AT + len(description)] = description
+        whole[DESCRIPTION_AT : DESCRIPTION_AT + len(description)] = description
         summed = zlib.crc32(description)
         self._head = struct.pack("<QQQI", step, len(description), data_bytes, summed)
         return memoryview(whole)[start : start + data_bytes]
+
+    @property
+    def is_mapped(self) -> bool:
+        return self._map is not None
 
     def reserve(self, like: Slot) -> None:
         """Makes room for a copy as large as that one, so that the first one here is fast. NoRoom
@@ -86,10 +107,10 @@ class Slot:
             with contextlib.suppress(NoRoom):
                 self._mapped(len(like._map))
 
-    def finish(self, data: memoryview) -> None:
-        """From here on it is a copy that counts."""
+    def finish(self, data: memoryview, summed: int | None = None) -> None:
+        """From here on it is a copy that counts. `summed`: the data's CRC, where it is known."""
         assert self._map is not None
-        rest = self._head + struct.pack("<I", zlib.crc32(data))
+        rest = self._head + struct.pack("<I", zlib.crc32(data) if summed is None else summed)
         head = MAGIC + struct.pack("<I", zlib.crc32(rest)) + rest
         self._map[len(MAGIC) : len(head)] = head[len(MAGIC) :]
         self._map[: len(MAGIC)] = MAGIC
@@ -97,18 +118,20 @@ class Slot:
     def _mapped(self, size: int) -> mmap.mmap:
         if self._map is None or len(self._map) < size:
             self._map = None
-            _check_room(self.path, size)
+            check_room([self.path], size)
             self._map = _map(self.path, size)
         return self._map
 
 
-def _check_room(path: Path, size: int) -> None:
-    """A copy must not be what ends the ranks: half of what is left stays theirs."""
-    more = size - (path.stat().st_size if path.exists() else 0)
+def check_room(paths: Sequence[Path], size: int) -> None:
+    """For a copy of `size` bytes in each. They must not be what ends the ranks: half of what is
+    left stays theirs. Raises NoRoom."""
+    more = sum(max(0, size - (one.stat().st_size if one.exists() else 0)) for one in paths)
     left = room.available_bytes()
     if left is not None and more > left // 2:
+        many = f"{len(paths)} copies take" if len(paths) > 1 else "a copy takes"
         raise NoRoom(
-            f"{path.parent}: a copy takes {more >> 20} MiB more and {left >> 20} MiB are left to "
+            f"{paths[0].parent}: {many} {more >> 20} MiB more and {left >> 20} MiB are left to "
             "this job or node: ask Slurm for more memory"
         )
 
@@ -133,14 +156,18 @@ def _map(path: Path, size: int) -> mmap.mmap:
     return found
 
 
-def step_in(path: Path) -> int | None:
-    """What its head says; nothing is verified but the head."""
+def head_in(path: Path) -> Head | None:
+    """Nothing is verified but the head itself."""
     try:
         with path.open("rb") as file:
-            head = _head(file.read(_HEAD.size))
+            return _head(file.read(_HEAD.size))
     except OSError:
         return None
-    return head[0] if head else None
+
+
+def step_in(path: Path) -> int | None:
+    head = head_in(path)
+    return head.step if head else None
 
 
 def read(path: Path, summed: bool = True) -> Copy | None:
@@ -153,16 +180,15 @@ def read(path: Path, summed: bool = True) -> Copy | None:
     head = _head(whole[: _HEAD.size])
     if head is None:
         return None
-    step, described, data_bytes, sum_of_description, sum_of_data = head
-    start = _start_of_data(described)
-    if described > LARGEST_DESCRIPTION or start + data_bytes > len(whole):
+    start, end = head.start, head.start + head.data_bytes
+    if head.described > LARGEST_DESCRIPTION or end > len(whole):
         return None
-    description = whole[_DESCRIPTION_AT : _DESCRIPTION_AT + described]
-    data = memoryview(whole)[start : start + data_bytes]
-    sums = (sum_of_description, sum_of_data)
+    description = whole[DESCRIPTION_AT : DESCRIPTION_AT + head.described]
+    data = memoryview(whole)[start:end]
+    sums = (head.sum_of_description, head.sum_of_data)
     if summed and (zlib.crc32(description), zlib.crc32(data)) != sums:
         return None
-    return Copy(step, description, data, path)
+    return Copy(head.step, description, data, path)
 
 
 def newest(folder: Path, pattern: str) -> Copy | None:
@@ -172,13 +198,17 @@ def newest(folder: Path, pattern: str) -> Copy | None:
     return next((copy for _, path in steps if (copy := read(path)) is not None), None)
 
 
-def discard_above(folder: Path, step: int) -> None:
+def discard_above(folder: Path, step: int) -> list[int]:
     """Copies that claim a later train step than was agreed on could not be verified: they go, or
-    they would be taken for the newest, and the good one be written over. Raises OSError."""
+    they would be taken for the newest, and the good one be written over. Their train steps. Raises
+    OSError."""
+    gone = []
     for path in (folder / name for name in SLOTS):
-        if (step_in(path) or 0) > step:
+        if (claimed := step_in(path) or 0) > step:
+            gone.append(claimed)
             with path.open("r+b") as file:
                 file.write(bytes(len(MAGIC)))
+    return gone
 
 
 def oldest_slot(folder: Path) -> str:
@@ -237,14 +267,19 @@ def _try_lock(path: Path) -> int:
     return descriptor
 
 
+def size_of(description: bytes, data_bytes: int) -> int:
+    """Of the whole file."""
+    return _start_of_data(len(description)) + data_bytes
+
+
 def _start_of_data(described: int) -> int:
-    return -(-(_DESCRIPTION_AT + described) // PAGE) * PAGE
+    return -(-(DESCRIPTION_AT + described) // PAGE) * PAGE
 
 
-def _head(raw: bytes) -> tuple[int, int, int, int, int] | None:
+def _head(raw: bytes) -> Head | None:
     if len(raw) < _HEAD.size:
         return None
     magic, summed = raw[:4], int.from_bytes(raw[4:8], "little")
     if magic != MAGIC or zlib.crc32(raw[8 : _HEAD.size]) != summed:
         return None
-    return _SUMMED.unpack(raw[8 : _HEAD.size])
+    return Head(*_SUMMED.unpack(raw[8 : _HEAD.size]))

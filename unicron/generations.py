@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 import unicron
-from unicron import Run
+from unicron import Run, meshes
 from unicron.channel import Order, of_this_process
 from unicron.collective import Collective, Place, place_in
 from unicron.errors import AgentGone, Revoked, Stuck
@@ -203,6 +203,7 @@ class Elastic:
             self._collective.leave()
         except Stuck as error:
             _end_process(str(error))
+        meshes.forget()
         self._is_out()
 
     def _is_out(self) -> None:

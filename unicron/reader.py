@@ -130,7 +130,7 @@ def _key(index: MetadataIndex) -> Key:
     return index.fqn, tuple(index.offset or ())
 
 
-def verified(folder: Path, files: Sequence[str]) -> list[tuple[str, bytes]]:
-    """Those that are whole, and their descriptions."""
+def verified(folder: Path, files: Sequence[str]) -> list[tuple[str, bytes | None]]:
+    """Their descriptions, of those that are whole."""
     found = ((file, arena.read(folder / file)) for file in files)
-    return [(file, copy.description) for file, copy in found if copy is not None]
+    return [(file, copy.description if copy else None) for file, copy in found]

@@ -1,14 +1,15 @@
 """`unicron.checkpoint` and `unicron.restore` for state that is divided over ranks (FSDP2, HSDP,
 tensor parallel: DTensors), and restored by as many ranks as there are then.
 
-    checkpoint    the ranks agree on the newest train step that all have whole: its slot is not
-                  written over. Each copies what it alone has on its node -> [behind training's
-                  back] NaN check, sums, head, storage
+    checkpoint    the ranks agree which slots may be written over (unicron/slots.py). Each copies
+                  what it alone has on its node -> [behind training's back] NaN check, sums, head,
+                  storage; and the agent hands it to other nodes
     restore       of the train steps of which there are parts, the newest whose parts are whole and
                   make the state; memory before storage where equal. What is refused is told
 
-    ARENA/set-TOKEN/part-RANK.SLOT      as unicron/arena.py has it; a set is of one generation, and
-                                        goes when the next one has a train step whole
+    ARENA/set-TOKEN/part-RANK.SLOT         as unicron/arena.py has it; a set is of one generation,
+                                           and goes when the next one has a train step safe
+    ARENA/set-TOKEN/part-RANK.SLOT@NODE    the same of a rank of another node, put there by agents
 """
 
 from __future__ import annotations
@@ -30,16 +31,15 @@ from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.storage import StorageReader
 
-from unicron import arena, parts, reader, state, storage, world
+from unicron import arena, parts, reader, replicated, report, slots, state, storage, world
 from unicron.behind import Behind
 from unicron.errors import CannotKeep, CannotLoad, NoRoom
-from unicron.parts import Named, Part
+from unicron.parts import Chunk, Named, Part
+from unicron.slots import NOTHING, SLOTS, Agreed, Row
 from unicron.warm import folder_of_this_run
 from unicron.world import World
 
-SLOTS = 2
 MOST_TRIED = 8  # train steps that restore looks at
-NOTHING = -1
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ class Sharded:
         self._folder = folder or Path(self._temporary.name)  # type: ignore[union-attr]
         self._world: World | None = None
         self._slots: list[arena.Slot] = []
-        self._whole = NOTHING  # the newest train step that is whole here, of this world
-        self._older = True  # there may be sets of earlier worlds
+        self._older = False  # there are sets of earlier worlds
+        self._alone = False  # what this rank keeps lies on too few other nodes by itself
         self._behind = Behind("unicron-sharded")
 
     def checkpoint(self, what: Mapping[str, Any], step: int, disk: Path | None) -> None:
@@ -97,8 +97,8 @@ class Sharded:
             late = ""
         except NoRoom as error:
             late = str(error)
-        agreed = world.least(self._whole)  # the others wait for it, whatever happened here
-        if agreed != NOTHING and self._older:
+        agreed = self._agree(here)  # the others wait for it, whatever happened here
+        if agreed.safe != NOTHING and self._older:
             self._older = False
             if here.first_here:
                 self._forget(but=f"set-{here.token}")
@@ -116,16 +116,33 @@ class Sharded:
         return self._world
 
     def _enter(self, here: World) -> None:
-        self._world, self._whole, self._older = here, NOTHING, True
-        home = self._folder / f"set-{here.token}"
-        self._slots = [arena.Slot(home / f"part-{here.rank}.{slot}") for slot in range(SLOTS)]
+        self._world, home = here, f"set-{here.token}"
+        self._older = any(one.name != home for one in self._folder.glob("set-*"))
+        self._slots = [
+            arena.Slot(self._folder / home / f"part-{here.rank}.{slot}") for slot in range(SLOTS)
+        ]
+
+    def _usable(self) -> list[arena.Slot]:
+        """What was restored takes the memory of one."""
+        return self._slots[: SLOTS - self._older]
+
+    def _agree(self, here: World) -> Agreed:
+        row = [_step(slot) for slot in self._usable()]
+        told = replicated.read(self._folder)
+        whole = [step for step in row if step != NOTHING]
+        safe = (
+            replicated.safe(told, f"set-{here.token}", here.rank, whole) if self._alone else whole
+        )
+        rows = world.numbers(slots.packed(Row(tuple(row), tuple(safe))))
+        return slots.agree([slots.unpacked(one) for one in rows])
 
     def _copy(
-        self, here: World, what: Mapping[str, Any], step: int, agreed: int, disk: Path | None
+        self, here: World, what: Mapping[str, Any], step: int, agreed: Agreed, disk: Path | None
     ) -> None:
         skeleton, named, chunks = parts.collect(what)
         kept = [one for one in chunks if here.keeps(one.holders) and one.tensor.numel()]
         description, size = parts.describe(skeleton, named, kept, here.rank, here.size)
+        self._find_out_whether_alone(here, kept)
         target = disk / storage.NAME.format(step, here.token) if disk else None
         slot, data = self._begin(step, description, size, agreed, target)
         views = state.views(description, data)
@@ -140,14 +157,31 @@ class Sharded:
         copying = Copying(step, slot, data, views, description, target, on_disk)
         self._behind.start(lambda: self._finish(here, copying))
 
+    def _find_out_whether_alone(self, here: World, kept: Sequence[Chunk]) -> None:
+        """Else the agent need not hand it to other nodes, and is told so."""
+        copies = replicated.read(self._folder).copies
+        self._alone = any(here.elsewhere(one.holders) < copies for one in kept)
+        mark = self._slots[0].path.with_name(replicated.ELSEWHERE.format(here.rank))
+        if self._alone or not copies:
+            mark.unlink(missing_ok=True)
+        elif not mark.exists():
+            mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            mark.touch()
+
     def _begin(
-        self, step: int, description: bytes, size: int, agreed: int, disk: Path | None
+        self, step: int, description: bytes, size: int, agreed: Agreed, disk: Path | None
     ) -> tuple[arena.Slot, memoryview]:
         """Without room in memory, what is wanted on storage is gathered there."""
-        free = [one for one in self._slots if agreed == NOTHING or _step(one) != agreed]
-        slot = min(free, key=_step)
+        usable = self._usable()
+        number = slots.to_write([_step(one) for one in usable], agreed) if agreed.go else None
         try:
-            with _alone(self._folder):
+            if number is None:
+                raise NoRoom("earlier copies are still on their way to other nodes")
+            slot = usable[number]
+            with _one_at_a_time(self._folder):
+                if not slot.is_mapped:
+                    most = arena.size_of(description, size)
+                    arena.check_room([one.path for one in usable], most)
                 return slot, slot.begin(step, description, size)
         except NoRoom as error:
             if disk is None:
@@ -163,9 +197,8 @@ class Sharded:
         in_memory = copying.slot in self._slots
         copying.slot.finish(copying.data)
         if in_memory:
-            self._whole = copying.step
-            with contextlib.suppress(NoRoom), _alone(self._folder):
-                for other in self._slots:
+            with contextlib.suppress(NoRoom), _one_at_a_time(self._folder):
+                for other in self._usable():
                     other.reserve(like=copying.slot)
         if copying.to_disk is None:
             return
@@ -189,7 +222,7 @@ class Sharded:
         refused: list[str] = []
         best: Candidate | None = None
         for candidate in self._candidates(here, disk)[:MOST_TRIED]:
-            why = self._load(here, what, candidate, disk)
+            why = self._load(here, what, candidate, disk, refused)
             if not why:
                 best = candidate
                 break
@@ -215,7 +248,12 @@ class Sharded:
         return [Candidate(*one) for one in sorted(told, reverse=True)]
 
     def _load(
-        self, here: World, what: MutableMapping[str, Any], one: Candidate, disk: Path | None
+        self,
+        here: World,
+        what: MutableMapping[str, Any],
+        one: Candidate,
+        disk: Path | None,
+        refused: list[str],
     ) -> str:
         """Why it is refused, the same on all ranks; empty if it is loaded."""
         if not one.in_memory:
@@ -227,25 +265,42 @@ class Sharded:
             part = parts.read((whole.folder / "unicron.json").read_bytes())
             _load(what, part, FileSystemReader(whole.folder))
             return ""
-        found = self._parts(here, one)
+        found = self._parts(here, one, refused)
         why = parts.missing(list(found.values()))
         if not why:
             source = reader.Reader(found, here, self._folder)
             _load(what, next(iter(found.values())), source)
         return str(why)
 
-    def _parts(self, here: World, one: Candidate) -> dict[tuple[str, str], Part]:
-        """Those of this train step that are whole, on all nodes. Ranks of a node share in the
-        reading of them."""
-        paths = sorted((self._folder / one.where).glob("part-*"))
-        files = [f"{one.where}/{path.name}" for path in paths if arena.step_in(path) == one.step]
-        at = here.here.index(here.rank)
-        mine = [
-            (here.nodes[here.rank], *each)
-            for each in reader.verified(self._folder, files[at :: len(here.here)])
+    def _parts(
+        self, here: World, one: Candidate, refused: list[str]
+    ) -> dict[tuple[str, str], Part]:
+        """Those of this train step that are whole: a replica where there is no other. Ranks of a
+        node share in the reading of them."""
+        node, at = here.nodes[here.rank], here.here.index(here.rank)
+        paths = (self._folder / one.where).glob("part-*") if here.first_here else ()
+        mine = [f"{one.where}/{path.name}" for path in paths if arena.step_in(path) == one.step]
+        told = [
+            tuple(row) for rows in world.exchange([(node, file) for file in mine]) for row in rows
         ]
-        told = sorted(row for rows in world.exchange(mine) for row in rows)
-        return {(node, file): parts.read(description) for node, file, description in told}
+        places: dict[str, list[tuple[str, str]]] = {}
+        for place in sorted(told, key=lambda place: ("@" in place[1], place)):
+            places.setdefault(place[1].partition("@")[0], []).append(place)
+        found: dict[tuple[str, str], Part] = {}
+        while wanted := [those[0] for those in places.values() if those]:
+            here_wanted = [file for on, file in wanted if on == node][at :: len(here.here)]
+            rows = world.exchange(
+                [(node, *row) for row in reader.verified(self._folder, here_wanted)]
+            )
+            for on, file, description in sorted(row for some in rows for row in some):
+                those = places[file.partition("@")[0]]
+                if description is None:
+                    refused.append(f"{file} of {one.said} is refused: it is damaged on {on}")
+                    those.pop(0)
+                else:
+                    found[on, file] = parts.read(description)
+                    those.clear()
+        return found
 
     def _forget(self, but: str, step: int | None = None) -> None:
         """Memory of other sets is given back; of the one that stays only this train step counts."""
@@ -258,10 +313,10 @@ class Sharded:
                     path.unlink(missing_ok=True)
 
     def _tell(self, best: Candidate | None, refused: Sequence[str]) -> None:
-        for line in refused:
+        lines = [*refused, *([f"{best.said} is restored"] if best else ())]
+        for line in lines:
             print(f"unicron: {line}", file=sys.stderr)
-        if best is not None:
-            print(f"unicron: {best.said} is restored", file=sys.stderr)
+        report.restored(lines)
 
 
 def _step(slot: arena.Slot) -> int:
@@ -290,7 +345,7 @@ def _load(what: MutableMapping[str, Any], part: Part, source: StorageReader) -> 
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _one_at_a_time(folder: Path) -> Iterator[None]:
     """Among the node's ranks: each takes its memory before the next one sees what is left."""
     try:
         descriptor = os.open(folder / "room", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)

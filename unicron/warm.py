@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from unicron import arena, state, world
+from unicron import arena, report, state, world
 from unicron.behind import Behind
 from unicron.errors import CannotKeep, NoRoom
 
@@ -134,8 +134,10 @@ class Warm:
         if found is not None and has[rank]:
             description, data = found.description, found.data
         state.load(what, description, data)
-        arena.discard_above(self._folder, best.step)
-        world.together()  # nobody writes over a slot that another rank of the node still reads
+        damaged = arena.discard_above(self._folder, best.step)
+        refused = world.exchange(damaged)  # nobody writes over a slot that another rank still reads
+        if rank == 0:
+            _tell(best, has, refused)
         return best
 
     def close(self) -> None:
@@ -144,6 +146,19 @@ class Warm:
         self._writer.close()
         if self._temporary:
             self._temporary.cleanup()
+
+
+def _tell(best: Source, has: Sequence[bool], refused: Sequence[Sequence[int]]) -> None:
+    lines = [
+        f"train step {step} in memory near rank {rank} is refused: it is damaged"
+        for rank, steps in enumerate(refused)
+        for step in steps
+    ]
+    where = "in memory" if best.in_memory else "on storage"
+    lines.append(
+        f"train step {best.step} {where} is restored; {sum(has)} of {len(has)} ranks had it at hand"
+    )
+    report.restored(lines)
 
 
 def _handed_on(source: int, found: arena.Copy | None) -> tuple[bytes, memoryview]:

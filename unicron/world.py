@@ -51,14 +51,21 @@ class World:
         mine = [rank for rank in self.here if not holders or rank in holders]
         return mine[:1] == [self.rank]
 
+    def elsewhere(self, holders: tuple[int, ...]) -> int:
+        """How many other nodes have the same."""
+        return len({self.nodes[rank] for rank in holders or range(self.size)}) - 1
+
     def is_of(self, place: tuple[int, int]) -> bool:
         return (self.rank, self.size) == place
 
 
 def meet(folder: Path) -> World:
-    told = exchange((f"{socket.gethostname()}:{folder}", time.time_ns()))
+    """Clocks of nodes differ: what lies there was made before."""
+    before = max((int(home.name[4:]) for home in folder.glob("set-*")), default=0)
+    told = exchange((f"{socket.gethostname()}:{folder}", max(time.time_ns(), before + 1)))
     nodes = tuple(node for node, _ in told)
-    return World(f"{told[0][1]:020d}", place_now()[0] if len(nodes) > 1 else 0, nodes)
+    token = max(at for _, at in told)
+    return World(f"{token:020d}", place_now()[0] if len(nodes) > 1 else 0, nodes)
 
 
 def exchange(mine: Any) -> list[Any]:
@@ -70,13 +77,14 @@ def exchange(mine: Any) -> list[Any]:
     return told
 
 
-def least(mine: int) -> int:
-    """Of all ranks'."""
+def numbers(mine: list[int]) -> list[list[int]]:
+    """What each rank says, as many numbers of each."""
     if not dist.is_initialized():
-        return mine
-    number = torch.tensor([mine], dtype=torch.int64, device=device())
-    dist.all_reduce(number, dist.ReduceOp.MIN)
-    return int(number.item())
+        return [mine]
+    told = torch.empty(dist.get_world_size() * len(mine), dtype=torch.int64, device=device())
+    dist.all_gather_into_tensor(told, torch.tensor(mine, dtype=torch.int64, device=device()))
+    rows: list[list[int]] = told.view(-1, len(mine)).tolist()
+    return rows
 
 
 def together() -> None:

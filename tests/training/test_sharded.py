@@ -167,7 +167,7 @@ def test_a_train_step_with_a_spoilt_part_is_passed_over(scene: Scene) -> None:
 def test_nobody_writes_over_the_last_train_step_that_all_have_whole(scene: Scene) -> None:
     scene.play(n1="abc")
     scene.end("abc")
-    assert [len(scene.parts("n1", step)) for step in (1, 2, 3)] == [3, 0, 2]
+    assert [len(scene.parts("n1", step)) for step in (1, 2, 3)] == [3, 2, 2]
     restored, _ = scene.play(n1="de")
     assert (restored["step"], restored["has"]) == (1, scene.had(1))
     assert "train step 2 is not kept: it has NaN" in scene.said()

@@ -108,14 +108,15 @@ def test_state_with_nan_is_not_kept(tmp_path: Path, capfd: pytest.CaptureFixture
 def test_without_room_in_memory_it_is_written_to_disk_directly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    check = arena._check_room
+    check = arena.check_room
     full = tmp_path / "memory"
 
-    def none_in_memory(path: Path, size: int) -> None:
-        monkeypatch.setattr(room, "available_bytes", lambda: 0 if path.parent == full else None)
-        check(path, size)
+    def none_in_memory(paths: list[Path], size: int) -> None:
+        in_it = paths[0].parent == full
+        monkeypatch.setattr(room, "available_bytes", lambda: 0 if in_it else None)
+        check(paths, size)
 
-    monkeypatch.setattr(arena, "_check_room", none_in_memory)
+    monkeypatch.setattr(arena, "check_room", none_in_memory)
     warm, state, disk = Warm(full), made(1), tmp_path / "disk"
     assert not warm.checkpoint(state, 1, None)
     kept(warm, state, 2, disk)

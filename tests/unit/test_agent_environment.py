@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from unicrond.agent import facts
 from unicrond.agent.environment import Place, rank_environment
 from unicrond.agent.facts import Facts, facts_of, to_json
 from unicrond.agent.job import gpus_of, job_of
@@ -70,7 +72,25 @@ def test_what_the_user_set_stays_and_the_secret_does_not_reach_ranks() -> None:
 
 
 def test_facts_survive_the_way_through_the_environment() -> None:
-    assert facts_of({"UNICRON_FACTS": to_json(FACTS)}) == FACTS
+    placed = replace(FACTS, switches={"n2": "s1"})
+    assert facts_of({"UNICRON_FACTS": to_json(placed)}) == placed
+
+
+TOPOLOGY = """SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n[1-2]
+SwitchName=s2 Level=0 LinkSpeed=1 Nodes=n3
+SwitchName=top Level=1 LinkSpeed=1 Nodes=n[1-3] Switches=s[1-2]
+"""
+
+
+def test_facts_name_the_lowest_switch_of_each_node_of_a_job_of_more_than_two(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def scontrol(arguments: Sequence[str], notes: list[str]) -> str:
+        answers = {"n[1,3-4]": "n1\nn3\nn4", "n[1-2]": "n1\nn2", "n3": "n3", "topology": TOPOLOGY}
+        return answers.get(arguments[-1], "")
+
+    monkeypatch.setattr(facts, "_scontrol", scontrol)
+    assert facts.ask({"SLURM_JOB_NODELIST": "n[1,3-4]"}).switches == {"n1": "s1", "n3": "s2"}
 
 
 def test_the_first_generation_is_above_all_of_earlier_starts_of_the_job() -> None:

@@ -38,6 +38,13 @@ def test_the_standby_process_can_be_switched_off(tmp_path: Path) -> None:
     assert not load((written(tmp_path, "[agent]\nstandby = no\n"),)).standby
 
 
+def test_copies_on_other_nodes_have_a_number_a_bandwidth_and_a_signature(tmp_path: Path) -> None:
+    lines = "replicas = 2\nreplica_bytes_per_second = 5e9\nreplicas_signed = yes\n"
+    found = load((written(tmp_path, "[agent]\n" + lines),))
+    numbers = found.replicas, found.replica_bytes_per_second
+    assert (*numbers, found.replicas_signed) == (2, 5e9, True)
+
+
 def test_files_are_looked_for_in_the_installation_and_in_etc() -> None:
     assert paths({"UNICRON_HOME": "/x"}) == (
         Path("/x/etc/agent.conf"),
@@ -54,6 +61,9 @@ def test_files_are_looked_for_in_the_installation_and_in_etc() -> None:
         ("unicrond = head:port", "unicrond"),
         ("unicrond = head:70000", "unicrond"),
         ("standby = 1", "standby = '1': must be yes or no"),
+        ("replicas = 4", "replicas = '4': must be from 0 to 3"),
+        ("replica_bytes_per_second = 0", "must be a number of bytes above 0"),
+        ("replicas_signed = 1", "replicas_signed = '1': must be yes or no"),
         ("lease = 5", "lease_margin_seconds"),
         ("no equals sign", "agent.conf"),
     ],

@@ -13,7 +13,7 @@ from collections.abc import Coroutine, Mapping
 from pathlib import Path
 
 from detectors.readings import Printed, Sighting
-from unicrond.agent import lease, notice, slurm
+from unicrond.agent import copies, lease, notice, slurm
 from unicrond.agent.conductor import Conductor
 from unicrond.agent.ending import Ending
 from unicrond.agent.executor import Executor
@@ -29,6 +29,7 @@ from unicrond.agent.output import OutputCopy
 from unicrond.agent.ranksocket import RankSocket
 from unicrond.agent.sensors import choice, runner
 from unicrond.agent.settings import Settings
+from unicrond.agent.spread import Spread
 from unicrond.agent.standby import SWITCH, Standby
 from unicrond.errors import SlurmUnavailable
 from unicrond.link import messages
@@ -84,7 +85,10 @@ class Agent:
         )
         self._copy = OutputCopy(job.output)
         self._inside = Inside(folder, environment.get("UNICRON_HOME", ""), self._signal)
-        self._socket = RankSocket(folder, self._place, self._progress, self._inside.exception)
+        self._restored_in = -1  # generation
+        self._socket = RankSocket(
+            folder, self._place, self._progress, self._inside.exception, self._restored
+        )
         self._node = Node(
             job,
             spec.program,
@@ -102,8 +106,16 @@ class Agent:
         self._node.ranks.not_ours.add(guardian.pid)
         self._ending = Ending(job, settings, self._node, self._tell_finished, self._copy.say)
         self._executor = Executor(job, self._node, self._end_run)
+        self._spread = Spread(
+            job, settings, copies.folder_of(job.run_id, job.node), self._send, self._copy.say
+        )
         self._fellows = Fellows(
-            job, self._peer_state, self._executor, self._ending.let_go, self._socket.stay
+            job,
+            self._peer_state,
+            self._executor,
+            self._ending.let_go,
+            self._socket.stay,
+            self._spread.hear,
         )
         self._conductor = Conductor(
             job, spec, settings, self._fellows, self._executor, self._ping, self._copy.say
@@ -147,6 +159,7 @@ class Agent:
             return 1
         await self._socket.open()
         self._copy.start()
+        self._spread.start()
         self._keep_going(self._fellows.mesh.run())
         if self._daemon:
             self._keep_going(self._daemon.run())
@@ -162,6 +175,7 @@ class Agent:
         self._sensors.stop()
         await end_all(self._tasks)
         self._socket.close()
+        await asyncio.to_thread(self._spread.stop)
         await asyncio.to_thread(self._copy.finish, FLUSH_SECONDS)
 
     def _keep_going(self, work: Coroutine[None, None, object]) -> None:
@@ -193,6 +207,7 @@ class Agent:
         self._node.look_at_standby(now)
         self._sensors.check(now)
         self._fellows.tell_newcomers()
+        self._spread.tick(now, self._node.state.assignment)
         self._tell_daemon()
         position = self._fellows.position
         if position is not None and not self._node.state.closing:
@@ -299,6 +314,9 @@ class Agent:
             paces = self._inside.paces()
             self._daemon.beat({**self._state(), "peers": peers, "paces": paces})
 
+    def _send(self, node: str, body: Body) -> bool:
+        return self._fellows.mesh.send(node, body)
+
     def _state(self) -> Body:
         state = self._node.state
         assignment = state.assignment
@@ -389,6 +407,14 @@ class Agent:
 
     async def _end_run(self, exit_code: int, reason: str) -> Result:
         return await self._ending.end_run(exit_code, reason, self._fellows)
+
+    def _restored(self, member: str, text: str) -> None:
+        """Once a generation: a script may do it again and again."""
+        generation = self._node.state.generation
+        if self._restored_in != generation:
+            self._restored_in = generation
+            about = {"member": member, "generation": generation}
+            self._signal(SignalKind.RESTORED, {**about, "text": text})
 
     def _place(self, member: str) -> tuple[Slot, int] | None:
         return self._node.place_of(member)

@@ -7,11 +7,15 @@ import json
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 COMMAND_TIMEOUT_SECONDS = 20.0
 LONGEST_VARIABLE = 120_000  # Linux takes 128 KiB; the agents of a larger job ask for themselves
 VARIABLE = "UNICRON_FACTS"
+MOST_LEAVES = 100  # each takes a call of scontrol
+_LEAF = re.compile(
+    r"^(?:SwitchName=(\S+) Level=0 .*?|BlockName=(\S+) .*?)\bNodes=(\S+)", re.MULTILINE
+)
 _GRES = re.compile(r"NodeName=(\S+) .*?\bGres=(\S+)")
 
 
@@ -26,6 +30,7 @@ class Facts:
     kill_wait_seconds: int
     slurm_uid: int  # of SlurmUser, 0 when unknown
     binds_cpus: bool = False  # srun would tie each task to few CPUs
+    switches: Mapping[str, str] = field(default_factory=dict)  # by node, where Slurm knows them
     notes: tuple[str, ...] = ()  # what could not be read, and what was taken instead
 
     def address(self, node: str) -> str:
@@ -49,6 +54,7 @@ def to_json(facts: Facts) -> str:
             "kill_wait_seconds": facts.kill_wait_seconds,
             "slurm_uid": facts.slurm_uid,
             "binds_cpus": facts.binds_cpus,
+            "switches": [facts.switches.get(node, "") for node in facts.nodes],
         },
         separators=(",", ":"),
     )
@@ -56,14 +62,17 @@ def to_json(facts: Facts) -> str:
 
 def _from_json(text: str) -> Facts:
     body = json.loads(text)
+    nodes = tuple(map(str, body["nodes"]))
+    placed = zip(nodes, map(str, body["switches"]), strict=True)
     return Facts(
-        nodes=tuple(map(str, body["nodes"])),
+        nodes=nodes,
         addresses={str(k): str(v) for k, v in body["addresses"].items()},
         gpus={},
         slurmd_timeout_seconds=int(body["slurmd_timeout_seconds"]),
         kill_wait_seconds=int(body["kill_wait_seconds"]),
         slurm_uid=int(body["slurm_uid"]),
         binds_cpus=bool(body["binds_cpus"]),
+        switches={node: switch for node, switch in placed if switch},
     )
 
 
@@ -82,8 +91,20 @@ def ask(environment: Mapping[str, str]) -> Facts:
         slurm_uid=_number(config, r"SlurmUser\s*=\s*\S+\(", 0),
         binds_cpus=re.search(r"^TaskPlugin\s*=.*(affinity|cgroup)", config, re.MULTILINE)
         is not None,
+        switches=_switches(names, notes) if len(names) > 2 else {},
         notes=tuple(notes),
     )
+
+
+def _switches(nodes: Sequence[str], notes: list[str]) -> dict[str, str]:
+    """Of each node the lowest switch, or the block; those of a network with very many are not
+    looked at."""
+    leaves = _LEAF.findall(_scontrol(["show", "topology"], notes))
+    found: dict[str, str] = {}
+    for switch, block, hosts in leaves if len(leaves) <= MOST_LEAVES else ():
+        for node in _scontrol(["show", "hostnames", hosts], notes).split():
+            found.setdefault(node, switch or block)
+    return {node: found[node] for node in nodes if node in found}
 
 
 def record_of(environment: Mapping[str, str]) -> str:

@@ -27,7 +27,7 @@ SILENCE_SECONDS = 5.0
 
 class Fellows:
     """`state` gives this agent's own words; `leave` is called when the leader lets us go, `broken`
-    when a generation broke on another node."""
+    when a generation broke on another node, `other` with messages that are not for us."""
 
     def __init__(
         self,
@@ -36,8 +36,10 @@ class Fellows:
         executor: Executor,
         leave: Callable[[], None],
         broken: Callable[[int], None],
+        other: Callable[[str, Body], None],
     ) -> None:
         self._node = job.node
+        self._other = other
         self._state = state
         self._executor = executor
         self._leave = leave
@@ -209,6 +211,8 @@ class Fellows:
             self.keep_newest(messages.assignment_from(body.get("assignment")))
         elif kind == "leave":
             self._leave()
+        else:
+            self._other(node, body)
 
     def _hear_broken(self, generation: int) -> None:
         """Once a generation. The leader tells those who do not hear the node themselves."""

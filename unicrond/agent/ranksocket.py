@@ -32,6 +32,7 @@ LINE_BYTES = 1 << 20
 MAX_CONNECTIONS = 1024
 MAX_WAIT_SECONDS = 3600.0
 MAX_KEYS_WAITED = 1024
+LONGEST_SENTENCE = 4096
 
 
 def private_folder(run_id: int, node: str) -> Path:
@@ -61,7 +62,7 @@ class _Session:
 
 class RankSocket:
     """`place` finds slot and world size of a member of this generation that runs here; `exception`
-    takes a member, its traceback, and whether it may still be caught."""
+    takes a member, its traceback, and whether it may still be caught; `restored`, a sentence."""
 
     def __init__(
         self,
@@ -69,11 +70,13 @@ class RankSocket:
         place: Callable[[str], tuple[Slot, int] | None],
         progress: Callable[[int, int], None],
         exception: Callable[[str, str, bool], None],
+        restored: Callable[[str, str], None] = lambda member, text: None,
     ) -> None:
         self.path = folder / "ranks.sock"
         self._place = place
         self._progress = progress
         self._exception = exception
+        self._restored = restored
         self._store = Store(-1)
         self._changed = asyncio.Event()
         self._sessions: dict[asyncio.StreamWriter, _Session] = {}
@@ -150,6 +153,8 @@ class RankSocket:
                 self._progress(session.store.generation, fields.integer(body, "iteration"))
             elif body["type"] == "exception":
                 self._take_exception(session.member, body)
+            elif body["type"] == "restored":
+                self._restored(session.member, fields.text(body, "text", LONGEST_SENTENCE))
             else:
                 reply = await self._answer(session.store, body)
                 _say(writer, {"type": "reply", "id": body.get("id"), **reply})

@@ -12,6 +12,8 @@ from unicrond.errors import BadInput
 DEFAULT_PORT = 7717
 SENSORS = ("nvml", "infiniband", "cgroup", "output")
 _TEXTS = ("unicrond_user", "sys_root", "nvml_library", "kernel_log")
+_SWITCHES = ("standby", "replicas_signed")
+MOST_REPLICAS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,9 @@ class Settings:
     kernel_log: str = "/dev/kmsg"
     standby: bool = True  # a warm process on each node, from which ranks are forked
     nvml_library: str = ""  # libnvidia-ml.so.1, where the loader does not find it
+    replicas: int = 1  # other nodes that keep each node's copies too, 0: none
+    replica_bytes_per_second: float = 1e9  # that a node sends to these, at most
+    replicas_signed: bool = False  # their bytes too, not only what is said of them
 
 
 def paths(environment: Mapping[str, str]) -> tuple[Path, ...]:
@@ -68,16 +73,21 @@ def _value(file: Path, key: str, text: str) -> object:
         return text
     if key == "sensors":
         return _sensors(file, text)
-    if key == "standby":
+    if key in _SWITCHES:
         return _switch(file, key, text)
     if key == "unicrond":
         return tuple(_address(file, part.strip()) for part in text.split(",") if part.strip())
+    if key == "replicas":
+        if text not in map(str, range(MOST_REPLICAS + 1)):
+            raise BadInput(f"{file}: {key} = {text!r}: must be from 0 to {MOST_REPLICAS}")
+        return int(text)
+    unit = "bytes" if key == "replica_bytes_per_second" else "seconds"
     try:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
-    if not 0 < seconds < 1e7:
-        raise BadInput(f"{file}: {key} = {text!r}: must be a number of seconds above 0")
+    if not 0 < seconds < (1e12 if unit == "bytes" else 1e7):
+        raise BadInput(f"{file}: {key} = {text!r}: must be a number of {unit} above 0")
     return seconds
 
 

@@ -17,6 +17,7 @@ from unicrond.model.run import Phase, Run
 
 RAISED = "exception.raised"
 
+LONGEST_RESTORED = 1000  # characters
 MOST_QUOTED = 3  # of what ranks printed before a hang
 MOST_WAITING = 8  # ranks of a hanging run whose places are told
 TOLD_AGAIN_SECONDS = 60.0  # of one run: what is slow once is often slow again
@@ -59,6 +60,8 @@ def on_signal(cycle: Cycle, signal: Signal) -> None:
                 f"{signal.node} heard nobody for its lease and stopped its ranks",
                 "agent.lease",
             )
+        case SignalKind.RESTORED:
+            cycle.note("note", signal.text[:LONGEST_RESTORED], run, node=signal.node)
         case SignalKind.START_FAILED:
             _report(
                 cycle,

@@ -40,6 +40,7 @@ _FROM_AGENTS = {
         SignalKind.HARDWARE,
         SignalKind.LEASE_EXPIRED,
         SignalKind.START_FAILED,
+        SignalKind.RESTORED,
     )
 }
 _OUTCOMES = {state.value: state for state in OutcomeState}

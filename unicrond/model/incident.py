@@ -16,6 +16,7 @@ class SignalKind(StrEnum):
     PRINTED = "printed"  # of failure, by a living rank; data: as HARDWARE, and blame
     LEASE_EXPIRED = "lease_expired"  # an agent stopped its ranks because it heard nobody
     START_FAILED = "start_failed"  # a generation could not be started on a node
+    RESTORED = "restored"  # text: from where ranks go on, and which copies were refused
 
 
 class Severity(StrEnum):
