@@ -176,9 +176,9 @@ def test_names_that_differ_in_case_alone_are_two(url: str) -> None:
 def test_a_lock_that_somebody_holds_is_not_waited_for_long(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    other = writing_engine(server)  # more patient: its own idle transaction is not given up either
     monkeypatch.setattr(engines, "STATEMENT_TIMEOUT_SECONDS", 0.5)
     url = emptied(server, tmp_path)
-    other = writing_engine(url)
     with closing(open_store(url)) as store:
         store.put_meta("mode", "active")
         began = time.monotonic()

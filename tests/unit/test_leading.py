@@ -20,6 +20,7 @@ from unicrond.api.app import create_app
 from unicrond.api.control import ControlClient, ControlServer
 from unicrond.core.leader import Candidate, Row
 from unicrond.ctl.status import summary
+from unicrond.daemon import main
 from unicrond.errors import LeaseLost, SlurmUnavailable, StoreUnavailable, Unavailable
 from unicrond.leading import Shared
 from unicrond.model.decision import Mode
@@ -126,3 +127,18 @@ def test_a_command_that_changes_something_ends_although_nobody_waits_for_it() ->
     assert time.monotonic() - began < 1, "by itself, before this process would end it"
     with pytest.raises(SlurmUnavailable, match="no-such-scontrol"):
         SlurmCommand().act("no-such-scontrol")
+
+
+def test_sqlite_cannot_be_shared_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "unicron.toml"
+    url = f"sqlite:///{tmp_path}/unicron.db"
+    config.write_text(f'leader_lease_seconds = 4\ndatabase_url = "{url}"\n')
+    assert main(["--config", str(config)]) == 2
+    said = capsys.readouterr().err
+    assert "leader_lease_seconds: SQLite is a file of one host" in said
+    assert "PostgreSQL or MariaDB" in said
+    config.write_text("leader_lease_seconds = 1\n")
+    assert main(["--config", str(config)]) == 2
+    assert "write 2 or more, or 0 for one unicrond alone" in capsys.readouterr().err
