@@ -98,6 +98,7 @@ def test_health_tells_on_each_host_who_leads(store: SqlStore, url: str) -> None:
             assert 0 <= health["leader"].pop("lease_age_seconds") < 5
             here = holder == ROW.holder
             assert health["leader"] == {"host": "head1", "term": 3, "here": here}
+        assert "unicron_leader_term 3.0" in Asker(app, None).get("/metrics").text
         leases.release(ROW)
         health = Asker(app, None).get("/v1/health").json()
         assert (health["leader"]["host"], health["leader"]["here"]) == (None, False)

@@ -124,11 +124,14 @@ class Present:
         yield _gauge("build_info", "1, with the version", {(__version__,): 1.0}, ("version",))
         try:
             view = self._viewer.current()
-            reviews = Ledger(self._queries.reviews())
+            reviews, lease = Ledger(self._queries.reviews()), self._queries.lease()
         except StoreUnavailable:
             yield _gauge("store_up", "Whether the database answers", {(): 0.0})
             return
         yield _gauge("store_up", "Whether the database answers", {(): 1.0})
+        if lease is not None:
+            yield _gauge("leader_term", "Rises when another unicrond leads", {(): lease.term})
+            yield _gauge("lease_age_seconds", "Since it was renewed", {(): lease.age_seconds})
         yield from self._of_loop(view)
         yield from self._of_cluster(view)
         yield from _of_rules(reviews)
