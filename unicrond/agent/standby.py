@@ -30,7 +30,7 @@ from unicrond.agent.ranks import NONE_FORKED, Forked, Launch, open_output
 
 log = logging.getLogger(__name__)
 SWITCH = "UNICRON_STANDBY"  # "0" in the job's environment: none for this run
-ANSWER_SECONDS = 1.0  # for a process to be forked
+ANSWER_SECONDS = 2.0  # for a process to be forked; a plain start takes longer
 WARM_SECONDS = 300.0  # for all that is imported, slowly
 MOST_TRIES = 5
 RETRY_SECONDS = 20.0
@@ -71,11 +71,17 @@ class Standby:
     """Not there (`fork` gives nothing) until it is warm. One thread uses it at a time."""
 
     def __init__(
-        self, program: Sequence[str], folder: Path, known: set[int], why_not: str = ""
+        self,
+        program: Sequence[str],
+        folder: Path,
+        known: set[int],
+        why_not: str = "",
+        answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
         """`folder`: this agent's own. `known`: its children that others leave alone. `why_not`: it
         is switched off."""
         self._known = known
+        self._answer_seconds = answer_seconds
         self._program = program
         self._folder = folder
         self._process: _Process | None = None
@@ -227,7 +233,7 @@ class Standby:
             if page.VARIABLE not in launch.environment:
                 continue
             try:
-                forked[launch.slot.member] = _fork(process.socket, launch)
+                forked[launch.slot.member] = _fork(process.socket, launch, self._answer_seconds)
             except (OSError, ValueError) as error:
                 self._end(f"it did not fork rank {launch.slot.rank}: {error}")
                 break
@@ -241,14 +247,14 @@ def discard(forked: Mapping[str, Forked]) -> None:
         os.close(child.gate)
 
 
-def _fork(standby: socket.socket, launch: Launch) -> Forked:
+def _fork(standby: socket.socket, launch: Launch, seconds: float) -> Forked:
     """Raises OSError, ValueError."""
     body = json.dumps({"variables": of_each_rank(launch.environment)}).encode()
     target = open_output(launch)
     reading, gate = os.pipe()
     try:
         socket.send_fds(standby, [body], [target, reading])
-        answer = _received(standby, ANSWER_SECONDS)
+        answer = _received(standby, seconds)
         if not isinstance(answer.get("pid"), int):
             raise ValueError(answer.get("refused") or "no answer")
     except BaseException:
