@@ -163,6 +163,7 @@ class Settings(_Section):
     api_jwks: File = ""
     api_slurm_tokens: bool = False
     api_munge: bool = True
+    proof_key: File = ""  # "": agents are proved by MUNGE alone
     notify_webhook: str = Field(default="", repr=False)  # may hold a secret
     notify_smtp: MaybeAddress = ""
     notify_mail_from: str = "unicron"

@@ -37,7 +37,9 @@ from unicrond.errors import BadInput, LeaseLost, StoreUnavailable, Unavailable
 from unicrond.figures import Timed, figures
 from unicrond.hands import ORDERS, on_slurm
 from unicrond.leading import Alone, Leading, Shared, candidate
+from unicrond.link.credentials import Credentials
 from unicrond.link.handshake import NO_RUN, Claim, Verdict
+from unicrond.link.jobproof import CommentProofs, EitherProof, JobWord, read_secret
 from unicrond.link.munge import MungeCredentials
 from unicrond.link.origin import Origins
 from unicrond.link.server import LinkServer
@@ -94,7 +96,11 @@ class Daemon:
         self._loop = Loop(self._engine, self._clock)
         host, _, port = settings.agent_listen.rpartition(":")
         self._link = LinkServer(
-            (host, int(port)), MungeCredentials(), self._owner, self._loop.emit, self._clock
+            (host, int(port)),
+            self._proofs(settings.proof_key),
+            self._owner,
+            self._loop.emit,
+            self._clock,
         )
         self._watcher = SlurmWatcher(
             self._clock,
@@ -156,6 +162,16 @@ class Daemon:
     def _emit(self, event: Event) -> None:
         if not self._loop.emit(event):
             log.warning("no room for an event: %s", type(event).__name__)
+
+    def _proofs(self, key: str) -> Credentials:
+        if not key:
+            return MungeCredentials()
+
+        def word(run_id: int) -> JobWord | None:
+            job = self._core.state.allocations.get(run_id)
+            return JobWord(job.uid, job.comment) if job else None
+
+        return EitherProof(MungeCredentials(), CommentProofs(read_secret(Path(key)), word))
 
     def _owner(self, claim: Claim) -> Verdict:
         """Slurm's word on whose a job is; what we knew before counts until Slurm answered once."""

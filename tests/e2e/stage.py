@@ -145,9 +145,9 @@ class Stage:
         until("no job is left", lambda: not self.squeue())
 
     # configuration
-    def agent_conf(self, **seconds: float) -> None:
+    def agent_conf(self, **values: float | str) -> None:
         """Of agents that start from now on."""
-        lines = "".join(f"{key} = {value}\n" for key, value in seconds.items())
+        lines = "".join(f"{key} = {value}\n" for key, value in values.items())
         self.lab.paths.inside("/etc/unicron/agent.conf").write_text(AGENT_CONF + lines)
 
     def set_mode(self, mode: str) -> None:

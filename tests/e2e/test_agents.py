@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
+from collections.abc import Iterator
 
 import pytest
-from stage import LOCKSTEP, Stage, Training
+from stage import LOCKSTEP, UNICRON_TOML, Stage, Training, until
 
 pytestmark = pytest.mark.slurm
 
@@ -99,3 +101,44 @@ def test_a_node_that_only_unicrond_cannot_reach_trains_on_with_its_peers(stage: 
     training.goes_on(generation=2)
     assert {s.node for s in training.of(2)} == {"n1", "n2", "n3"}
     assert stage.reasons() == {}
+
+
+@pytest.fixture
+def by_comment(stage: Stage) -> Iterator[Stage]:
+    """As a site without MUNGE is set up: unicrond has a secret, agents know it by a key."""
+    key, toml = "/var/lib/unicron/proof.key", stage.lab.paths.inside("/etc/unicron/unicron.toml")
+    told = stage.lab.exec(["unicronctl", "proof-key", key], user="unicron").stdout
+    stage.stop_unicrond()
+    toml.write_text(f'proof_key = "{key}"\n{UNICRON_TOML}')
+    stage.lab.start_unicrond()
+    until("unicrond answers", lambda: stage.health().get("slurm") == "ok")
+    stage.agent_conf(unicrond_key=told.split("unicrond_key = ")[1].strip())
+    yield stage
+    stage.cancel_all()
+    stage.agent_conf()
+    stage.stop_unicrond()
+    toml.write_text(UNICRON_TOML)
+    stage.lab.start_unicrond()
+
+
+def test_without_munge_agents_are_believed_for_the_comment_of_their_job(by_comment: Stage) -> None:
+    note = '--comment={"note": "mine"}'
+    training = by_comment.training(options=(note,))
+    comment = json.loads(training.slurm("Comment"))
+    assert (comment["note"], len(comment["unicron_proof"])) == ("mine", 64)
+    training.kill_rank(1)
+    training.goes_on(generation=2)
+    assert training.heals()["state"] == "resolved"
+    by_comment.stop_unicrond()
+    by_comment.lab.start_unicrond()
+    training.until("its agents are back", lambda: training.agent("n2").get("connected"))
+
+
+def test_an_agent_whose_proof_is_not_in_the_comment_is_told_so(by_comment: Stage) -> None:
+    training = by_comment.submit(LOCKSTEP, options=("--comment=words",), nodes=1)
+    training.until_step(3)
+    assert "holds other words" in training.output()
+    training.until(
+        "its agent hears why", lambda: "does not hold this run's proof" in training.agent_log("n1")
+    )
+    assert training.run().get("state") != "running"

@@ -1,4 +1,4 @@
-"""agent.pyz check|run [options] -- program [arguments]. Exit code 2: the caller's words are off."""
+"""agent.pyz check|prove|run [options] -- program [arguments]. Exit code 2: wrong words."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from unicrond.agent.environment import marker
 from unicrond.agent.guardian import Guardian
 from unicrond.agent.job import gpus_of, job_of
 from unicrond.agent.options import Spec
+from unicrond.agent.proof import prove
 from unicrond.agent.ranksocket import private_folder
 from unicrond.errors import BadInput
 
@@ -32,10 +33,10 @@ def main(arguments: Sequence[str]) -> int:
         datefmt="%Y-%m-%dT%H:%M:%S",
         level=logging.INFO,
     )
-    verbs = {"check": _check, "run": _run}
+    verbs = {"check": _check, "prove": _prove, "run": _run}
     try:
         if not arguments or arguments[0] not in verbs:
-            raise BadInput(f"usage: agent.pyz check|run ...; {options.USAGE}")
+            raise BadInput(f"usage: agent.pyz check|prove|run ...; {options.USAGE}")
         return verbs[arguments[0]](arguments[1:])
     except BadInput as error:
         print(f"unicron-run: {error}", file=sys.stderr)
@@ -52,7 +53,7 @@ def _check(arguments: Sequence[str]) -> int:
     spec = options.parse([*wished, *arguments], nodes, environment.get("SLURM_JOB_NAME", ""))
     _need_program(spec)
     _need_ranks(spec, gpus_of(environment))
-    settings.load(settings.paths(environment))
+    site = settings.load(settings.paths(environment))
     found = facts.ask(environment)
     for note in found.notes:
         print(f"unicron-run: {note}", file=sys.stderr)
@@ -69,7 +70,14 @@ def _check(arguments: Sequence[str]) -> int:
     print(f"export {wishes.VARIABLE}={shlex.quote(json.dumps(wished))}")
     if base is not None:
         print(f"base={base.run_id}")
+    elif site.unicrond_key:
+        print("proves=yes")
     print(f"cpu_bind={'--cpu-bind=none' if found.binds_cpus else ''}")
+    return 0
+
+
+def _prove(_: Sequence[str]) -> int:
+    prove(os.environ)
     return 0
 
 

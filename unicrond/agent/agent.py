@@ -34,8 +34,10 @@ from unicrond.agent.standby import SWITCH, Standby
 from unicrond.errors import SlurmUnavailable
 from unicrond.link import messages
 from unicrond.link.client import DaemonLink
+from unicrond.link.credentials import Credentials
 from unicrond.link.frames import Body
 from unicrond.link.handshake import Identity
+from unicrond.link.jobproof import JobProof
 from unicrond.link.munge import MungeCredentials
 from unicrond.link.tasks import end_all
 from unicrond.link.workload import workload_to
@@ -131,6 +133,10 @@ class Agent:
         sensors = choice.sensors_of(settings, home, self._node.ranks.files)
         self._sensors = runner.Sensors(sensors, self._sighted)
 
+    def _credentials(self) -> Credentials:
+        key = self._settings.unicrond_key
+        return JobProof(self._job.run_id, self._job.secret, key) if key else MungeCredentials()
+
     def _link_to_unicrond(self) -> DaemonLink | None:
         if not self._settings.unicrond:
             return None
@@ -139,7 +145,7 @@ class Agent:
             Identity(self._job.run_id, self._job.node, self._job.agent),
             self._registration,
             self._daemon_order,
-            MungeCredentials(),
+            self._credentials(),
             trusted_uids(self._settings.unicrond_user, self._job.facts.slurm_uid),
         )
 

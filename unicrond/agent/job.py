@@ -68,7 +68,7 @@ def job_of(environment: Mapping[str, str], facts: Facts) -> Job:
         nodes=(*base.nodes, *nodes) if base else nodes,
         batch_host=environment.get("UNICRON_BATCH_HOST", "") or nodes[0],
         restarts=base.restarts if base else _whole(environment.get("SLURM_RESTART_COUNT", "")),
-        secret=_secret(environment, len(nodes) + bool(base)),
+        secret=secret_of(environment, len(nodes) + bool(base)),
         gpus=gpus_of(environment),
         output_folder=Path(folder).absolute(),
         output=Path(output) if output else None,
@@ -95,7 +95,8 @@ def _whole(text: str) -> int:
     return int(text) if text.isdigit() else 0
 
 
-def _secret(environment: Mapping[str, str], nodes: int) -> bytes:
+def secret_of(environment: Mapping[str, str], nodes: int = 0) -> bytes:
+    """Of the run, made by unicron-run; one node alone can do without. Raises BadInput."""
     text = environment.get("UNICRON_SECRET", "")
     if not text and nodes == 1:
         return secrets.token_bytes(32)

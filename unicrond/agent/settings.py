@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from unicrond.errors import BadInput
+from unicrond.link.jobproof import check_key
 
 DEFAULT_PORT = 7717
 SENSORS = ("nvml", "infiniband", "cgroup", "output")
@@ -20,6 +21,7 @@ MOST_REPLICAS = 3
 class Settings:
     unicrond: tuple[tuple[str, int], ...] = ()  # where to find it; empty: training without it
     unicrond_user: str = "unicron"
+    unicrond_key: str = ""  # where there is no MUNGE: see `unicronctl proof-key`
     lease_seconds: float = 5.0
     lease_margin_seconds: float = 1.0
     unattended_timeout_seconds: float = 60.0
@@ -71,6 +73,8 @@ def _values(file: Path, given: dict[str, str]) -> dict[str, object]:
 def _value(file: Path, key: str, text: str) -> object:
     if key in _TEXTS:
         return text
+    if key == "unicrond_key":
+        return _public_key(file, text)
     if key == "sensors":
         return _sensors(file, text)
     if key in _SWITCHES:
@@ -95,6 +99,15 @@ def _switch(file: Path, key: str, text: str) -> bool:
     if text not in ("yes", "no"):
         raise BadInput(f"{file}: {key} = {text!r}: must be yes or no")
     return text == "yes"
+
+
+def _public_key(file: Path, text: str) -> str:
+    try:
+        return text and check_key(text)
+    except ValueError as error:
+        raise BadInput(
+            f"{file}: unicrond_key: {error}; take the line that `unicronctl proof-key` prints"
+        ) from None
 
 
 def _sensors(file: Path, text: str) -> tuple[str, ...]:

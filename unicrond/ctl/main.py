@@ -19,6 +19,7 @@ from unicrond.ctl.completion import PROGRAM, completion
 from unicrond.ctl.doctor import doctor
 from unicrond.ctl.mode import mode
 from unicrond.ctl.plan import plan
+from unicrond.ctl.proofkey import proof_key
 from unicrond.ctl.reliability import reliability
 from unicrond.ctl.report import report
 from unicrond.ctl.simulate import simulate
@@ -36,7 +37,7 @@ app = typer.Typer(
 )
 
 
-WITHOUT_SETTINGS = ("lab", "completion", "classify", "diagnose")
+WITHOUT_SETTINGS = ("lab", "proof-key", "completion", "classify", "diagnose")
 
 
 def _version(wanted: bool) -> None:
@@ -64,7 +65,7 @@ def options(
 COMMANDS = (
     status, lists.runs, lists.incidents, why, mode, lists.nodes, lists.allocations, lists.detectors,
     classify, diagnose, plan, simulate, reliability, doctor, completion,
-    report, trust, pause, unpause, node.audit,
+    report, trust, pause, unpause, node.audit, proof_key,
 )  # fmt: skip
 for command in COMMANDS:
     app.command()(command)
