@@ -91,20 +91,7 @@ class Agent:
         self._socket = RankSocket(
             folder, self._place, self._progress, self._inside.exception, self._restored
         )
-        self._node = Node(
-            job,
-            spec.program,
-            environment,
-            self._socket,
-            settings.stop_grace_seconds,
-            self._changed,
-            self._signal,
-            self._copy,
-            self._inside,
-            lambda known: Standby(
-                spec.program, folder, known, why_no_standby(settings, environment)
-            ),
-        )
+        self._node = self._node_with(environment, folder)
         self._node.ranks.not_ours.add(guardian.pid)
         self._ending = Ending(job, settings, self._node, self._tell_finished, self._copy.say)
         self._executor = Executor(job, self._node, self._end_run)
@@ -136,6 +123,21 @@ class Agent:
     def _credentials(self) -> Credentials:
         key = self._settings.unicrond_key
         return JobProof(self._job.run_id, self._job.secret, key) if key else MungeCredentials()
+
+    def _node_with(self, environment: Mapping[str, str], folder: Path) -> Node:
+        program, why_not = self._spec.program, why_no_standby(self._settings, environment)
+        return Node(
+            self._job,
+            program,
+            environment,
+            self._socket,
+            self._settings.stop_grace_seconds,
+            self._changed,
+            self._signal,
+            self._copy,
+            self._inside,
+            lambda known: Standby(program, folder, known, why_not),
+        )
 
     def _link_to_unicrond(self) -> DaemonLink | None:
         if not self._settings.unicrond:
