@@ -81,9 +81,10 @@ def numbers(mine: list[int]) -> list[list[int]]:
     """What each rank says, as many numbers of each."""
     if not dist.is_initialized():
         return [mine]
-    told = torch.empty(dist.get_world_size() * len(mine), dtype=torch.int64, device=device())
-    dist.all_gather_into_tensor(told, torch.tensor(mine, dtype=torch.int64, device=device()))
-    rows: list[list[int]] = told.view(-1, len(mine)).tolist()
+    given = torch.tensor(mine, dtype=torch.int64, device=device())
+    told = [torch.empty_like(given) for _ in range(dist.get_world_size())]
+    dist.all_gather(told, given)
+    rows: list[list[int]] = torch.stack(told).tolist()
     return rows
 
 
