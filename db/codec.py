@@ -25,7 +25,30 @@ class CodecError(ValueError):
 
 
 def dumps(value: object) -> str:
-    return json.dumps(encode(value), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    """The JSON of `encode(value)`. Most of it is written by C; what is odd takes the slow way."""
+    try:
+        return _write(value)
+    except (TypeError, ValueError):
+        return _write(encode(value))
+
+
+def _write(value: object) -> str:
+    return json.dumps(
+        value, default=_plainly, ensure_ascii=True, allow_nan=False, separators=(",", ":")
+    )
+
+
+def _plainly(value: Any) -> object:
+    """What JSON's own writer does not know: dataclasses above all."""
+    names = _names_of(value.__class__)
+    return encode(value) if names is None else {name: getattr(value, name) for name in names}
+
+
+@cache
+def _names_of(cls: Any) -> tuple[str, ...] | None:
+    """Of the fields of a dataclass; None: it is none."""
+    is_noun = dataclasses.is_dataclass(cls)
+    return tuple(f.name for f in dataclasses.fields(cls)) if is_noun else None
 
 
 def loads(cls: type[T], text: str) -> T:

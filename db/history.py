@@ -2,8 +2,8 @@
 
 An incident goes with its decisions, its actions and its lines of the journal; then the run, once
 its incidents are gone, with what is left of its story; jobs that Slurm no longer lists; lines that
-are of no run; which nodes jobs held, and commands. Nothing goes of a run that lives, an incident
-that is open, an action that has not ended.
+are of no run; which nodes jobs held, commands, and reviews by which no rule is judged any more.
+Nothing goes of a run that lives, an incident that is open, an action that has not ended.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ from db.schema import (
     meta,
     observations,
     phases,
+    reviews,
     runs,
     spells,
 )
+from detectors.trust import MOST_REVIEWS
 
 ROWS_AT_ONCE = 200
 _HEADS_AT_ONCE = 20  # incidents, or runs, whose rows are looked for together
@@ -142,8 +144,18 @@ def _records(connection: Connection, before: float, rows: int) -> int:
         connection, spells.c.id, (spells.c.ended < before) & ~_lives(spells.c.job_id), rows
     )
     gone += _delete(connection, audit.c.id, audit.c.at < before, rows - gone)
+    gone += _reviews(connection, rows - gone)
     of_run = exists().where(runs.c.run_id == phases.c.run_id)  # those go with it; a companion's not
     return gone + _delete(connection, phases.c.id, (phases.c.began < before) & ~of_run, rows - gone)
+
+
+def _reviews(connection: Connection, rows: int) -> int:
+    """Of incidents that are forgotten, but the newest: by those rules are believed."""
+    c = reviews.c
+    newest = select(c.incident_id).order_by(c.incident_id.desc()).offset(MOST_REVIEWS - 1).limit(1)
+    oldest_believed = connection.scalar(newest) or 0
+    told = exists().where(incidents.c.incident_id == c.incident_id)
+    return _delete(connection, c.incident_id, (c.incident_id < oldest_believed) & ~told, rows)
 
 
 def _lives(run_id: ColumnElement[int]) -> ColumnElement[bool]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -63,20 +64,23 @@ log = logging.getLogger("unicrond")
 
 SLURM_THREADS = 4
 HEARTBEAT_SECONDS = 2.0
+SWITCH_SECONDS = 0.0005  # handshakes hop between threads, and the loop is busy
+GARBAGE = (20_000, 20, 50)  # new objects before a search for cycles: what agents say has none
 FAILED_START_SECONDS = 1.0  # so that whoever starts us again does not do so without pause
-
-
 ALONE = Alone()
 
 
 class Daemon:
-    """One unicrond. `run` returns when it was told to stop."""
+    """One unicrond. `run` returns when it was told to stop. `watch`: the process that looks at
+    Slurm, by default the one that asks Slurm's commands."""
 
     def __init__(
         self,
         settings: Settings,
         store: SqlStore,
         config: Path | None,
+        credentials: Credentials | None = None,
+        watch: Sequence[str] = (),
         leading: Leading = ALONE,
     ) -> None:
         self.settings = settings
@@ -97,7 +101,7 @@ class Daemon:
         host, _, port = settings.agent_listen.rpartition(":")
         self._link = LinkServer(
             (host, int(port)),
-            self._proofs(settings.proof_key),
+            credentials or self._proofs(settings.proof_key),
             self._owner,
             self._loop.emit,
             self._clock,
@@ -105,7 +109,7 @@ class Daemon:
         self._watcher = SlurmWatcher(
             self._clock,
             self._emit,
-            watch_command(settings.snapshot_seconds, settings.slurm_timeout_seconds),
+            watch or watch_command(settings.snapshot_seconds, settings.slurm_timeout_seconds),
             silence_allowed(settings.slurm_timeout_seconds),
         )
         self._planning = Planning(store, self._clock, worker_command(config))
@@ -126,6 +130,8 @@ class Daemon:
 
     async def run(self) -> None:
         stop = asyncio.Event()
+        gc.set_threshold(*GARBAGE)
+        sys.setswitchinterval(SWITCH_SECONDS)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)

@@ -15,14 +15,17 @@ from collections.abc import Callable
 from unicrond.core.step import TICK_SECONDS
 from unicrond.engine import Engine
 from unicrond.figures import Timed
-from unicrond.model.events import Event, Tick
+from unicrond.model.events import AgentBeat, AgentJoined, AgentLeft, Event, Tick
 from unicrond.ports import Clock
 
 log = logging.getLogger(__name__)
 
 MAX_EVENTS = 200_000  # waiting; past it sources are told to say it again later
 TURN_EVENTS = 5_000  # of one turn
+GATHER_SECONDS = 0.02  # what agents say all the time is taken together, a turn costs the same
 CLOCK_STEP_SECONDS = 0.5  # a smaller step does no harm
+
+_PATIENT = (AgentBeat, AgentJoined, AgentLeft)
 
 Acknowledge = Callable[[], None]
 
@@ -41,6 +44,8 @@ class Loop:
         self._waiting: deque[tuple[Event, Acknowledge | None]] = deque()
         self._unacknowledged: list[Acknowledge] = []
         self._woken = asyncio.Event()
+        self._gathering: asyncio.TimerHandle | None = None
+        self._last_turn_seconds = 0.0
         self._last_turn = time.monotonic()
         self._offset = clock.now() - self._last_turn  # of the clock, against one that nobody sets
         self.turns = Timed()
@@ -54,7 +59,12 @@ class Loop:
         if len(self._waiting) >= MAX_EVENTS:
             return False
         self._waiting.append((event, acknowledge))
-        self._woken.set()
+        if not isinstance(event, _PATIENT):
+            self._woken.set()
+        elif self._gathering is None:
+            loop = asyncio.get_running_loop()
+            wait = max(GATHER_SECONDS, self._last_turn_seconds)  # the edges get as much time
+            self._gathering = loop.call_later(wait, self._woken.set)
         return True
 
     async def run(self, after_turn: Callable[[], None]) -> None:
@@ -65,7 +75,8 @@ class Loop:
                     await self._woken.wait()
             began = time.monotonic()
             self._turn()
-            self.turns.add(time.monotonic() - began)
+            self._last_turn_seconds = time.monotonic() - began
+            self.turns.add(self._last_turn_seconds)
             after_turn()
             await asyncio.sleep(0)  # let the edges speak between two turns
 
@@ -90,7 +101,12 @@ class Loop:
             events.append(event)
             if acknowledge is not None:
                 self._unacknowledged.append(acknowledge)
-        if not self._waiting:
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
+        if self._waiting:
+            self._woken.set()
+        else:
             self._woken.clear()
             if mono >= self._last_turn + TICK_SECONDS:
                 lag = mono - self._last_turn - 2 * TICK_SECONDS

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from db import schema
+from db import history, schema
 from db.audit import Audited
 from db.engine import writing_engine
 from db.held import incidents_of, phases_of, spells_within
@@ -29,7 +29,7 @@ from tests.contract.test_store_contract import (
 )
 from unicrond.model.cluster import JobState
 from unicrond.model.decision import ActionKey, Outcome, OutcomeState
-from unicrond.model.incident import IncidentState
+from unicrond.model.incident import IncidentState, Proof, Review
 from unicrond.model.run import Companion, RunState
 from unicrond.ports import Changes, JournalEntry
 
@@ -228,3 +228,19 @@ def test_the_ledgers_rows_are_read_and_forgotten_with_the_rest(url: str, store: 
         assert forget_all(store) > 0
         assert spells_within(queries, 0, NEW) == queries.audit().items == ()
         assert phases_of(queries, [4711, 4712], NEW) == {}
+
+
+def test_reviews_go_with_their_incidents_but_the_newest_by_which_rules_are_believed(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "MOST_REVIEWS", 2)
+    review = Review(1, "exit.code", Proof.CONFIRMED, OLD)
+    numbers = (1, 2, 3, 4)
+    kept = replace(CLOSED, incident_id=2, closed_at=NEW)
+    fill(
+        store,
+        incidents=(kept, *(replace(CLOSED, incident_id=i) for i in numbers if i != 2)),
+        reviews=tuple(replace(review, incident_id=i) for i in numbers),
+    )
+    forget_all(store)
+    assert [one.incident_id for one in store.load().reviews] == [2, 3, 4]

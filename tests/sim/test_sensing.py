@@ -152,6 +152,20 @@ def test_a_users_agents_alone_move_only_so_many_of_the_users_runs_within_an_hour
     heals(world, second)
 
 
+def test_such_moves_count_on_when_unicrond_was_restarted() -> None:
+    world = World(policy=Policy(mode=Mode.ACTIVE, user_moves_per_hour=1))
+    world.nodes(6)
+    first, second = (running(world, min_nodes=2) for _ in range(2))
+    seen(world, world.run(first).nodes[1], first)
+    world.pass_seconds(20)
+    world.kill_unicrond()
+    world.start_unicrond()
+    world.pass_seconds(20)
+    seen(world, world.run(second).nodes[1], second)
+    world.pass_seconds(20)
+    assert [world.run(job).generation for job in (first, second)] == [2, 1]
+
+
 def test_a_node_drained_by_a_person_is_left_to_that_person(world: World) -> None:
     world.slurm.drain_by_person("n4", "bad fan")
     world.pass_seconds(5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import itertools
 import json
 
@@ -192,3 +193,14 @@ def test_any_flipped_bit_ends_the_reading_at_that_frame(data) -> None:
 
 def test_json_on_the_wire_is_plain() -> None:
     assert json.loads(frames(body())[0][36:]) == body()
+
+
+def test_a_frame_is_signed_by_hmac_over_direction_number_and_body() -> None:
+    """docs/protocol.md: whoever speaks it in another language signs so."""
+    sealer = Sealer(FROM_DIALER)
+    sealer.sign_with(KEY)
+    text = encode_body(body())
+    for number in range(3):
+        frame = sealer.frame(text)
+        right = hmac.digest(KEY, FROM_DIALER + number.to_bytes(8, "big") + text, "sha256")
+        assert frame[4:36] == right

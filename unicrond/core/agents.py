@@ -166,10 +166,10 @@ def on_beat(cycle: Cycle, event: AgentBeat) -> None:
     kept = view.flops if view.generation == event.generation else 0.0
     computed = view.flops != (event.flops or kept)
     changed = before != said or waiting or computed or not view.connected
-    run.agents[event.node] = replace(
-        view,
+    run.agents[event.node] = AgentView(  # all of it: `replace` would take thrice as long
+        node=view.node,
+        agent=view.agent,
         connected=True,
-        closed_at=0.0,
         last_heard=event.at,
         phase=event.phase,
         generation=event.generation,

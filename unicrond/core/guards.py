@@ -28,7 +28,8 @@ def drains_left(state: State, now: float) -> bool:
 
 def moves_left(state: State, run: Run, now: float) -> bool:
     """Whether one more run of this user may leave a node because the user's own agent says so."""
-    done = sum(at > now - 3600 and uid == run.uid for at, uid in state.moves)
+    mine = (other for other in state.runs.values() if other.uid == run.uid)
+    done = sum(at > now - 3600 for other in mine for at in other.moves)
     return done < state.policy.user_moves_per_hour
 
 

@@ -131,8 +131,10 @@ def _leave(cycle: Cycle, run: Run, fault: Fault, signal: Signal) -> None:
         cycle.note("signal", f"{fault.what}; {why}", run, node=fault.node)
         return
     _move(cycle, run, fault)
-    if run.healing is None and cycle.state.runs[run.run_id].healing is not None:
-        cycle.state.moves.append((cycle.now, run.uid))
+    moved = cycle.state.runs[run.run_id]
+    if run.healing is None and moved.healing is not None:
+        recent = (at for at in moved.moves if at > cycle.now - 3600)
+        cycle.put(replace(moved, moves=(*recent, cycle.now)))
 
 
 def _stays(cycle: Cycle, run: Run, fault: Fault) -> str:

@@ -47,7 +47,6 @@ class State:
     returns: list[tuple[float, str]] = field(default_factory=list)  # of nodes given back, an hour
     returning: dict[str, Return] = field(default_factory=dict)  # nodes on their way back
     staying: set[tuple[int, str]] = field(default_factory=set)  # run, node that is to go: told
-    moves: list[tuple[float, int]] = field(default_factory=list)  # when, of which user's run
     joins: list[tuple[float, int, str]] = field(default_factory=list)  # when, run, node
     kept: list[tuple[float, int]] = field(default_factory=list)  # when nodes were, for which run
     given_way: dict[int, tuple[int, float]] = field(default_factory=dict)  # job: how often, when
@@ -83,7 +82,6 @@ class State:
         self.returns = [return_ for return_ in self.returns if return_[0] > time]
         self.staying = {(run_id, node) for run_id, node in self.staying if run_id in self.runs}
         self.victims &= self.incidents.keys()
-        self.moves = [move for move in self.moves if move[0] > time]
         self.joins = [join for join in self.joins if join[0] > time]
         self.kept = [kept for kept in self.kept if kept[0] > time]
         self.given_way = {j: way for j, way in self.given_way.items() if j in self.allocations}

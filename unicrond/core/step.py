@@ -72,6 +72,7 @@ class Core:
 
     def __init__(self, state: State) -> None:
         self.state = state
+        self._busy: set[int] = set()  # runs with something under way
 
     def step(self, now: float, events: Iterable[Event], frozen: bool = False) -> Changes:
         """Takes events in order, moves every heal on, and returns what changed and what to do.
@@ -90,17 +91,32 @@ class Core:
             record.look(cycle)
             _resend(cycle)
             _close_outlived(cycle)
-        for run in self.state.live_runs():
-            if run.healing is not None or run.run_id in cycle.touched:
-                heal.advance(cycle, run)
-            losses.advance(cycle, self.state.runs[run.run_id])
-            if ticked:
-                joining.advance(cycle, self.state.runs[run.run_id])
-                companions.advance(cycle, self.state.runs[run.run_id])
+        self._advance(cycle, ticked)
         changes = cycle.changes()
         if ticked:
             self.state.forget_before(now - 3600)
         return changes
+
+    def _advance(self, cycle: Cycle, ticked: bool) -> None:
+        """Every run at a tick; between two of them those with something under way."""
+        runs = self.state.runs
+        looked_at = [*runs] if ticked else sorted(self._busy | cycle.touched)
+        for run_id in looked_at:
+            run = runs.get(run_id)
+            if run is None or run.state.ended:
+                self._busy.discard(run_id)
+                continue
+            if run.healing is not None or run_id in cycle.touched:
+                heal.advance(cycle, run)
+            losses.advance(cycle, runs[run_id])
+            if ticked:
+                joining.advance(cycle, runs[run_id])
+                companions.advance(cycle, runs[run_id])
+            run = runs[run_id]
+            if run.healing is not None or run.losses or run.shunned:
+                self._busy.add(run_id)
+            else:
+                self._busy.discard(run_id)
 
     def thaw(self, seconds: float) -> None:
         """Time that passed while nothing could be carried out does not count for deadlines."""

@@ -121,17 +121,14 @@ def _prepared(body: Body) -> tuple[str, ...]:
 
 def paces_from(value: object) -> tuple[tuple[int, Pace], ...]:
     """Rank and pace; what makes no sense is left out, as it is worth no broken connection."""
-    rows = value[:MOST_PACES] if type(value) is list else []
-    return tuple(found for row in rows if (found := _pace(row)) is not None)
-
-
-def _pace(row: object) -> tuple[int, Pace] | None:
-    if type(row) is not list or len(row) != 4:
-        return None
-    rank, window, seconds, own = row
-    if type(rank) is not int or type(window) is not int or not _is_time(seconds):
-        return None
-    return rank, Pace(window, seconds, own if _is_time(own) else None)
+    found = []
+    for row in value[:MOST_PACES] if type(value) is list else ():
+        if type(row) is not list or len(row) != 4:
+            continue
+        rank, window, seconds, own = row
+        if type(rank) is int and type(window) is int and _is_time(seconds):
+            found.append((rank, Pace(window, seconds, own if _is_time(own) else None)))
+    return tuple(found)
 
 
 def _is_time(value: object) -> TypeGuard[float]:

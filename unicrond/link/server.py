@@ -18,11 +18,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import socket
 import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 from unicrond.errors import ProtocolError
 from unicrond.link import fields, messages
@@ -55,6 +57,8 @@ from unicrond.ports import Clock
 
 log = logging.getLogger(__name__)
 
+REST_SECONDS = 1.0  # when the system takes no more connections
+
 Acknowledge = Callable[[], None]
 Emit = Callable[[Event, Acknowledge | None], bool]
 """Takes an event, and what to call (in the loop) once it is stored, for those that are told once.
@@ -69,7 +73,9 @@ whether the node is one of the cluster's, and the claim was made there."""
 class Limits:
     connections: int = 20_000
     per_uid: int = 16_384
-    half_open: int = 512
+    backlog: int = 4096  # that the kernel holds until they are accepted
+    accepted_at_once: int = 16  # before those that were accepted get on
+    half_open: int = 128  # past it nobody is accepted for a moment
     half_open_per_address: int = 16
     handshake_seconds: float = 10.0
     burst_frames: int = 4_000  # a full spool after a reconnect, and room
@@ -91,6 +97,7 @@ class _Agent:
     memory: Memory
     frames: float = 0.0
     answered: int = 0  # number of its last beat
+    paces: object = None  # as they were told last
     answer_due: bool = False
     replaced: bool = False
 
@@ -122,9 +129,11 @@ class LinkServer:
         self._hands = Hands(credentials, self._executor, self._judge)
         self._agents: dict[int, dict[str, _Agent]] = {}
         self._per_uid: Counter[int] = Counter()
-        self._greeting: dict[asyncio.Task[None], Channel] = {}
+        self._greeting: set[asyncio.Task[None]] = set()
+        self._greeting_from: Counter[str] = Counter()
         self._memories = Memories(limits.remembered_agents)
-        self._server: asyncio.Server | None = None
+        self._listening: list[socket.socket] = []
+        self._resting = True  # nobody is accepted now: who dials waits in the kernel's queue
         self._sweeper: asyncio.Task[None] | None = None
         self.counts: Counter[str] = Counter()
         """Of connections turned away or closed, by reason."""
@@ -134,17 +143,18 @@ class LinkServer:
     async def start(self) -> None:
         """OSError when the address cannot be had."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: Channel(dialer=False, on_open=self._accept), *self._listen, backlog=4096
-        )
+        for family, *_, address in await _addresses(*self._listen):
+            self._listening.append(_listening(family, address, self._limits.backlog))
+        self._accept_again()
         self._sweeper = loop.create_task(self._sweep())
 
     async def stop(self) -> None:
         """Closes everything; tells no events."""
         if self._sweeper is not None:
             self._sweeper.cancel()
-        if self._server is not None:
-            self._server.close()
+        self._rest()
+        for listening in self._listening:
+            listening.close()
         for task in tuple(self._greeting):
             task.cancel()
         for agent in self._everyone():
@@ -155,8 +165,7 @@ class LinkServer:
 
     @property
     def port(self) -> int:
-        assert self._server is not None
-        port: int = self._server.sockets[0].getsockname()[1]
+        port: int = self._listening[0].getsockname()[1]
         return port
 
     def order(self, action: Action) -> bool:
@@ -179,30 +188,74 @@ class LinkServer:
 
     # ------------------------------------------------------------ letting in
 
-    def _accept(self, channel: Channel) -> None:
-        limits = self._limits
-        same = sum(other.address == channel.address for other in self._greeting.values())
-        if len(self._greeting) >= limits.half_open or same >= limits.half_open_per_address:
-            self._turn_away(channel, "half_open", "too many handshakes at once")
-        elif self._per_uid.total() >= limits.connections:
-            self._turn_away(channel, "connections", "too many connections")
+    def _accept_again(self) -> None:
+        if self._resting:
+            self._resting = False
+            for listening in self._listening:
+                asyncio.get_running_loop().add_reader(listening, self._accept_some, listening)
+
+    def _rest(self) -> None:
+        if not self._resting:
+            self._resting = True
+            for listening in self._listening:
+                asyncio.get_running_loop().remove_reader(listening)
+
+    def _accept_some(self, listening: socket.socket) -> None:
+        """A few at a time: to turn thousands away that dial anew at once lets nobody in."""
+        for _ in range(self._limits.accepted_at_once):
+            if len(self._greeting) >= self._limits.half_open:
+                self._rest()
+                return
+            try:
+                sock, address = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                log.error("no connection can be accepted: %s", error)
+                self._rest()
+                asyncio.get_running_loop().call_later(REST_SECONDS, self._accept_again)
+                return
+            self._accept(sock, str(address[0]))
+
+    def _accept(self, sock: socket.socket, address: str) -> None:
+        sock.setblocking(False)
+        if _is_gone(sock):
+            sock.close()
+        elif self._greeting_from[address] >= self._limits.half_open_per_address:
+            self._turn_away(address, "half_open", "too many handshakes at once")
+            sock.close()
+        elif self._per_uid.total() >= self._limits.connections:
+            self._turn_away(address, "connections", "too many connections")
+            sock.close()
         else:
-            task = asyncio.get_running_loop().create_task(self._greet(channel))
-            self._greeting[task] = channel
-            task.add_done_callback(self._greeting.pop)
+            task = asyncio.get_running_loop().create_task(self._greet(sock))
+            self._greeting.add(task)
+            self._greeting_from[address] += 1
+            task.add_done_callback(lambda ended: self._greeted(ended, address))
 
-    def _turn_away(self, channel: Channel, count: str, reason: str) -> None:
+    def _greeted(self, task: asyncio.Task[None], address: str) -> None:
+        self._greeting.discard(task)
+        self._greeting_from[address] -= 1
+        if not self._greeting_from[address]:
+            del self._greeting_from[address]
+        if self._sweeper is not None and not self._sweeper.cancelled():
+            self._accept_again()
+
+    def _turn_away(self, address: str, count: str, reason: str) -> None:
         self.counts[count] += 1
-        log.info("connection turned away address=%s reason=%r", channel.address, reason)
-        channel.close(reason, abort=True)
+        log.info("connection turned away address=%s reason=%r", address, reason)
 
-    async def _greet(self, channel: Channel) -> None:
+    async def _greet(self, sock: socket.socket) -> None:
+        channel = Channel(dialer=False)
         try:
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: channel, sock)
             await asyncio.wait_for(self._let_in(channel), self._limits.handshake_seconds)
         except asyncio.TimeoutError:
-            self._turn_away(channel, "slow_handshake", "the handshake took too long")
-        except ProtocolError as error:
-            self._turn_away(channel, "protocol", str(error))
+            self._turn_away(channel.address, "slow_handshake", "the handshake took too long")
+            channel.close("the handshake took too long", abort=True)
+        except (ProtocolError, OSError) as error:
+            self._turn_away(channel.address, "protocol", str(error))
+            channel.close(str(error), abort=True)
         finally:
             if not channel.started:  # also when this task is cancelled
                 channel.close("the handshake did not end")
@@ -211,7 +264,7 @@ class LinkServer:
         key = secrets.token_bytes(KEY_BYTES)
         end = await shake(channel, accept_agent(fresh_nonce(), key, self._speaks), self._hands)
         if isinstance(end, Refusal):
-            self._turn_away(channel, "refused", end.reason)
+            self._turn_away(channel.address, "refused", end.reason)
             return
         assert end.peer is not None
         self._register(channel, Claim(end.peer, end.uid), await channel.receive())
@@ -341,6 +394,10 @@ class LinkServer:
             agent.memory.dropped = dropped
             log.warning("signals were lost who=%s count=%d", agent.claim, dropped)
         if not (agent.memory.finished or agent.of_node):
+            paces = body.get("paces")
+            if paces == agent.paces:  # each is told for three seconds, over a link that loses none
+                body["paces"] = ()
+            agent.paces = paces
             self._emit(messages.beat(body, agent.claim.identity, self._clock.now()), None)
         self._answer(agent)
 
@@ -386,3 +443,25 @@ class LinkServer:
         agent.channel.send_encoded(
             b'{"v":%d,"type":"beat","acked":%d,"beat":%d}' % (version, acked, agent.answered)
         )
+
+
+async def _addresses(host: str, port: int) -> list[Any]:
+    """OSError when there is no such host."""
+    kind, passive = socket.SOCK_STREAM, socket.AI_PASSIVE
+    return await asyncio.get_running_loop().getaddrinfo(host, port, type=kind, flags=passive)
+
+
+def _listening(family: int, address: tuple[Any, ...], backlog: int) -> socket.socket:
+    made = socket.create_server(address, family=family, backlog=backlog)
+    made.setblocking(False)
+    return made
+
+
+def _is_gone(sock: socket.socket) -> bool:
+    """Who dialed has given up while it waited to be accepted; a dialer speaks second."""
+    try:
+        return not sock.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True

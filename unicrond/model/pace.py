@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(NamedTuple):
     window: int  # which iterations, counted from the generation's start (detectors/pace.py)
     seconds: float  # of one iteration
     own_seconds: float | None  # of these without waiting for peers; None: not known

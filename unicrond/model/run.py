@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from unicrond.model.mode import Mode
 from unicrond.model.strenum import StrEnum
@@ -43,7 +44,7 @@ class Slot:
     local_rank: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Assignment:
     """Membership of one generation. `order` tells two proposals for one generation apart."""
 
@@ -55,9 +56,9 @@ class Assignment:
     def world_size(self) -> int:
         return len(self.slots)
 
-    @property
+    @cached_property
     def nodes(self) -> tuple[str, ...]:
-        """Nodes in rank order, each once."""
+        """Nodes in rank order, each once. Asked for in every turn, of ten thousands of slots."""
         return tuple(dict.fromkeys(slot.node for slot in self.slots))
 
 
@@ -223,6 +224,7 @@ class Run:
     counted: int = 0  # iterations complete in this generation
     iteration_since: float = 0.0  # Unix seconds, when either last rose
     failures: tuple[float, ...] = ()  # restarts of the last hour, Unix seconds
+    moves: tuple[float, ...] = ()  # off a node on its own agents' word alone; the same
     restarts_without_progress: int = 0
     last_root: str = ""  # node of the last failure, to tell a repeat from a new one
     doubted: int = 0  # the incident whose rule said that a restart would not help
