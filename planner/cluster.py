@@ -1,7 +1,9 @@
 """From what is known of the whole cluster to the two questions that the planner is asked of it.
 
     today      what can be carried out: a run in trouble goes on with the good nodes of its
-               allocation, or gives them back and waits; any other keeps what it has
+               allocation, or gives them back and waits; one that its user lets grow and shrink has
+               from its least to its most nodes, where nothing heals and nobody else waits for
+               nodes; any other keeps what it has
     unlimited  every run from its least to its most nodes, as far as its pool goes
 
 Sizes are in nodes. A pool is the nodes of one GPU type and number in the same partitions; those of
@@ -19,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from planner import priors, repairs, transitions
+from planner import priors, queue, repairs, transitions
 from planner.fairness import NO_GUARANTEE, Guarantee
 from planner.iteration import Fit
 from planner.reliability import PoolRecord, Reliability
@@ -32,6 +34,7 @@ from unicrond.model.run import Run, RunState
 MOST_POINTS = 128  # of a run's curve
 MOST_NODES = 1024  # that are named in a question; beyond it sizes alone are asked for
 PATIENCE_SECONDS = 86_400.0  # after which a run gets a turn at its smallest size
+FRESH_SECONDS = 60.0  # for what is open to be decided
 NOISE = 0.04  # what is measured is off by 2 %, and 2 d / (1 + d) keeps plans calm
 
 What = dict[str, Any]
@@ -78,6 +81,24 @@ class Cluster:
         return frozenset(name for allocation in others for name in allocation.nodes)
 
     @cached_property
+    def still(self) -> frozenset[str]:
+        """Pools in which no run is moved now: one heals, and goes first."""
+        return frozenset(s.pool for s in self.standings if s.hurt and self._is_fresh(s.run))
+
+    @cached_property
+    def contested(self) -> frozenset[int]:
+        """Runs beside which other jobs wait for nodes."""
+        partitions = queue.contested(self.allocations, self.nodes)
+        return frozenset(
+            a.job_id for a in self.allocations if not partitions.isdisjoint(a.partition.split(","))
+        )
+
+    def _is_fresh(self, run: Run) -> bool:
+        """Whether its trouble is being healed; else it may stand for days."""
+        opened = (i.opened_at for i in self.incidents if i.run_id == run.run_id)
+        return run.healing is not None or self.at < max(opened, default=0.0) + FRESH_SECONDS
+
+    @cached_property
     def _account_of(self) -> dict[int, str]:
         return {a.job_id: a.account for a in self.allocations}
 
@@ -108,7 +129,16 @@ class Cluster:
             good=() if waits else good[: run.max_nodes],
             waited_seconds=max(0.0, self.at - since) if waits else 0.0,
             account=self._account_of.get(run.run_id, ""),
+            joined=self._joined(run, present),
         )  # fmt: skip
+
+    def _joined(self, run: Run, present: Sequence[str]) -> bool:
+        jobs = [self._nodes_of.get(companion.job_id) for companion in run.companions]
+        return all(nodes and set(nodes) <= set(present) for nodes in jobs)
+
+    @cached_property
+    def _nodes_of(self) -> dict[int, tuple[str, ...]]:
+        return {a.job_id: a.nodes for a in self.allocations}
 
     def _answers(self, name: str) -> bool:
         node = self.nodes.get(name)
@@ -136,6 +166,7 @@ class Standing:
     good: tuple[str, ...]
     waited_seconds: float
     account: str = ""
+    joined: bool = True  # all of its companions are part of it
 
     @property
     def size(self) -> int:
@@ -149,7 +180,15 @@ class Standing:
     def sound(self) -> tuple[str, ...]:
         return tuple(name for name in self.present if name not in self.faulty)
 
-    def today(self) -> list[int]:
+    @property
+    def movable(self) -> bool:
+        """Whether its user lets it grow and shrink, and nothing of the kind is under way."""
+        run = self.run
+        busy = self.hurt or run.joining is not None or run.state is not RunState.RUNNING
+        unused = set(self.good) - set(self.present)
+        return run.max_nodes > run.min_nodes and self.joined and not (busy or unused)
+
+    def at_once(self) -> list[int]:
         """What its heal would go on with; else what it has."""
         if not self.size:
             return []
@@ -170,14 +209,18 @@ def questions(cluster: Cluster, known: Known) -> tuple[What, What, list[str]]:
     for standing in cluster.standings:
         rates = _Rates(standing, known.fits.get(standing.run.run_id))
         notes += rates.notes()
-        curve = rates.curve(sorted({*standing.today(), standing.size} - {0}))
-        sizes = [size for size in standing.today() if size in dict(curve)]
+        guarantee = known.accounts.get(standing.account, NO_GUARANTEE)
+        may = _today(cluster, standing, len(members[standing.pool]), guarantee)
+        curve = rates.curve(sorted({*may, standing.size} - {0}))
+        sizes = [size for size in may if size in dict(curve)]
         # a heal goes on beside lost nodes, whether or not Slurm can take them from the job
-        today.append(_run(standing, known, curve, sizes) | {"can_shrink": True})
+        least = 0 if standing.hurt else min(sizes, default=0)
+        more = {"can_shrink": True, "account": standing.account, "floor": least}
+        today.append(_run(standing, known, curve, sizes) | more)
         wide = _points(_range(standing, len(members[standing.pool])))
         curve = rates.curve(sorted({*wide, standing.size} - {0}))
         legal = _legal(standing, curve, wide)
-        limits = _limits(standing, known.accounts.get(standing.account, NO_GUARANTEE), wide)
+        limits = _limits(standing, guarantee, wide)
         unlimited.append(_run(standing, known, curve, legal) | limits)
     away = _away(cluster)
     back = {**repairs.learn((), members), **known.repairs}
@@ -197,7 +240,22 @@ def questions(cluster: Cluster, known: Known) -> tuple[What, What, list[str]]:
     named = {"nodes": _nodes(cluster, members, known)} if len(cluster.nodes) <= MOST_NODES else {}
     accounts = {"accounts": _accounts(unlimited, known)}
     without_limits = {"runs": unlimited, "keeps_freed": True, **accounts, **rest, **named}
-    return {"runs": today, **rest}, without_limits, notes
+    kept = {"accounts": _as_they_are(today, known)}
+    return {"runs": today, **kept, **rest, **named}, without_limits, notes
+
+
+def _today(cluster: Cluster, standing: Standing, there: int, of: Guarantee) -> Sequence[int]:
+    """What it may have now: what it has always, and others where companions may come and go."""
+    run, size, fixed = standing.run, standing.size, standing.at_once()
+    if not standing.movable or standing.pool in cluster.still or cluster.at < run.hands_off_until:
+        return fixed
+    most = min(run.max_nodes, there, max(size, of.run_ceiling_nodes or run.max_nodes))
+    if cluster.at < run.no_growth_until:
+        most = min(most, size)
+    least = max(run.min_nodes, min(max(run.floor_nodes, of.run_floor_nodes), size))
+    if run.run_id in cluster.contested or least > most:
+        return fixed
+    return sorted({*_points(range(least, most + 1)), *fixed})
 
 
 def _members(cluster: Cluster) -> dict[str, list[str]]:
@@ -232,6 +290,19 @@ def _accounts(runs: Sequence[What], known: Known) -> list[What]:
             continue
         floor = min(of.floor_nodes, sum(_most(run) for run in mine))
         found.append({"name": name, "floor": floor, "ceiling": of.ceiling_nodes})
+    return found
+
+
+def _as_they_are(runs: Sequence[What], known: Known) -> list[What]:
+    """Limits of accounts, as far as what is so keeps them: nothing is to be worse than now."""
+    found = list[What]()
+    for name, of in sorted(known.accounts.items()):
+        mine = [run for run in runs if run["account"] == name]
+        now = sum(run["size"] if run["size"] in run["sizes"] else max(run["sizes"], default=0)
+                  for run in mine)  # fmt: skip
+        if mine and (of.floor_nodes or of.ceiling_nodes is not None):
+            ceiling = None if of.ceiling_nodes is None else max(of.ceiling_nodes, now)
+            found.append({"name": name, "floor": min(of.floor_nodes, now), "ceiling": ceiling})
     return found
 
 

@@ -1,12 +1,13 @@
 """What the planner proposes for the cluster as it is: plain values, ready for JSON, and a sentence.
 
-Observed only: nothing of it is carried out.
+Runs in trouble are healed by the core whatever is proposed; what today's plan does with the others
+is for the core to carry out (unicrond/core/plans.py).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from planner.cluster import Cluster, Known, questions, without_floors
 from planner.question import parse
 from unicrond.errors import BadInput
 from unicrond.model.decision import Alternative
+from unicrond.model.events import PlannedRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,11 @@ class Proposal:
     reason: str
     alternatives: tuple[Alternative, ...]
     doc: Answer
+    runs: tuple[PlannedRun, ...]  # all, as today's plan has them
+
+    @property
+    def moves(self) -> bool:
+        return any(run.nodes != run.before for run in self.runs)
 
 
 def propose(cluster: Cluster, known: Known) -> Proposal | None:
@@ -45,7 +52,18 @@ def propose(cluster: Cluster, known: Known) -> Proposal | None:
         "questions": {"today": today, "unlimited": unlimited},
     }
     choice, reason = _told(can)
-    return Proposal(choice, reason, (*_alternatives(can), _without(could)), doc)
+    planned = tuple(_planned(cluster, can))
+    return Proposal(choice, reason, (*_alternatives(can), _without(could)), doc, planned)
+
+
+def _planned(cluster: Cluster, can: Mapping[str, Any]) -> Iterator[PlannedRun]:
+    """A run in trouble keeps here what it has: its heal says what it goes on with."""
+    found = {run["id"]: run for run in can.get("runs", ())}
+    for standing in cluster.standings if found else ():
+        run, told = standing.run, found[standing.run.run_id]
+        before, placed = standing.size, tuple(told["nodes"])
+        nodes = told["size"] if standing.movable else before
+        yield PlannedRun(run.run_id, standing.pool, run.generation, before, nodes, placed)
 
 
 def _answered(question: Mapping[str, Any]) -> Answer:
@@ -87,7 +105,7 @@ def _without(found: Mapping[str, Any]) -> Alternative:
         return Alternative("unlimited", False, f"no plan: {found['obstacle']}")
     words = f"WAF {found['waf']:.3g} FLOP/s: {_in_nodes(found['reason'])}"
     moves = any(run["change"] != "keep" for run in found["runs"])
-    return Alternative("unlimited", False, words + " (cannot be carried out yet)" * moves)
+    return Alternative("unlimited", False, words + " (not all of it can be carried out)" * moves)
 
 
 def _in_nodes(words: object) -> str:

@@ -112,7 +112,7 @@ class Daemon:
             watch or watch_command(settings.snapshot_seconds, settings.slurm_timeout_seconds),
             silence_allowed(settings.slurm_timeout_seconds),
         )
-        self._planning = Planning(store, self._clock, worker_command(config))
+        self._planning = Planning(store, self._clock, worker_command(config), self._loop.emit)
         self._control = ControlServer(
             settings.control_socket, self._loop.emit, self._clock.now, store.audit
         )

@@ -33,6 +33,7 @@ agent_listen = "10.77.0.254:7717"
 drains_per_hour = 1000
 returns_per_hour = 1000
 return_settle_seconds = 12
+regrow_seconds = 20
 quarantine_seconds = 12
 """
 AGENT_CONF = "[agent]\nunicrond = 10.77.0.254:7717\n"
@@ -111,6 +112,13 @@ class Stage:
         until("no process is left", lambda: not any(map(self.processes_of_users, NODES)))
         until("unicrond answers", lambda: self.health().get("slurm") == "ok")
         self.set_mode("active")
+        self.set_plans(False)
+
+    def set_plans(self, carried_out: bool) -> None:
+        """Else a run is resized by nobody but the test."""
+        verb, wanted = "unpause" if carried_out else "pause", {"scope": "action", "value": "plan"}
+        status, answer = self._ask("POST", f"/v1/{verb}", {**wanted, "why": "a test"})
+        assert status == 200, answer
 
     def _mend(self, node: str, powered: bool, slurmd: bool) -> None:
         if not powered:

@@ -10,7 +10,7 @@ from unicrond.core.policy import Policy
 from unicrond.core.state import from_saved
 from unicrond.core.step import Core
 from unicrond.model.cluster import Allocation, JobState, Node, NodeState, Snapshot
-from unicrond.model.decision import Action, ActionKind, Mode, Outcome, OutcomeState
+from unicrond.model.decision import Action, ActionKind, Alternative, Mode, Outcome, OutcomeState
 from unicrond.model.events import (
     AgentBeat,
     AgentJoined,
@@ -18,6 +18,8 @@ from unicrond.model.events import (
     Event,
     ModeSet,
     OutcomeArrived,
+    PlanMade,
+    PlannedRun,
     Registration,
     ShareSet,
     SignalArrived,
@@ -108,6 +110,18 @@ snapshots = st.builds(
     st.tuples(*[st.sampled_from(NodeState)] * 3),
     st.lists(allocations, max_size=2),
 ) | st.just(Snapshot(START, None, None, "slurmctld does not answer"))
+planned = st.lists(
+    st.builds(
+        PlannedRun,
+        run_id=st.integers(1, 3),
+        pool=st.sampled_from(["p", ""]),
+        generation=generations,
+        before=st.integers(0, 3),
+        nodes=st.integers(-1, 9),
+        placed=st.just(()) | some_nodes | st.just(("nowhere", "n1")),
+    ),
+    max_size=3,
+).map(tuple)
 events = st.one_of(
     st.builds(AgentJoined, st.just(START), registrations),
     beats,
@@ -128,6 +142,14 @@ events = st.one_of(
         ModeSet, st.just(START), st.sampled_from(Mode), st.just("admin"), st.none() | run_ids
     ),
     st.builds(Tick, st.just(START), st.floats(0, 5)),
+    st.builds(
+        PlanMade,
+        st.just(START),
+        st.sampled_from([START, START + 5, START + 1000, float("nan"), float("-inf")]),
+        st.sampled_from(["", "it pays"]),
+        planned,
+        st.just(()) | st.just((Alternative("redivide", True, "a price"),)),
+    ),
 )
 # an event, how long after the one before, and how the orders given so far end
 moments = st.tuples(events, st.sampled_from([0.0, 0.25, 3.0, 10.0, 200.0]), st.booleans())

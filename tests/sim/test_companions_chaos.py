@@ -1,4 +1,4 @@
-"""Seeded orders of sizes among faults: nodes are never in two runs, and everything ends well."""
+"""Seeded orders of sizes, and plans, among faults: no node in two runs, everything ends well."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import random
 import pytest
 from checkers import Checkers
 from test_chaos import fault, make_peace
+from test_plans import wish
 from world import World
 
 from unicrond.core.policy import Policy
@@ -20,7 +21,8 @@ CALM_SECONDS = 250.0
 
 def chaos(seed: int) -> World:
     dice = random.Random(seed)
-    world = World(policy=Policy(mode=Mode.ACTIVE, drains_per_hour=4))
+    eager = {"regrow_seconds": 5.0, "hands_off_seconds": 1.0}
+    world = World(policy=Policy(mode=Mode.ACTIVE, drains_per_hour=4, **eager))
     world.checks.append(Checkers())
     world.nodes(8)
     for i in range(2):
@@ -39,7 +41,10 @@ def chaos(seed: int) -> World:
 
 def disturb(world: World, dice: random.Random) -> None:
     if dice.random() < 0.6:
-        world.tell(ResizeAsked(world.clock.at, dice.randint(1, 2), dice.randint(1, 4), "root"))
+        if dice.random() < 0.5:
+            world.tell(ResizeAsked(world.clock.at, dice.randint(1, 2), dice.randint(1, 4), "root"))
+        else:
+            wish(world, {1: dice.randint(-1, 5), 2: dice.randint(-1, 5)})
     elif dice.random() < 0.3 and world.companions and world.slurm.snapshot().nodes is not None:
         world.slurm.scancel(dice.choice(sorted(world.companions)))
     else:

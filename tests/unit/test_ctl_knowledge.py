@@ -131,7 +131,7 @@ def test_the_newest_plan_is_shown_with_the_unlimited_one(
     shown = ctl("plan").output
     assert shown.startswith("SEV1, 2023-11-1")
     for words in (
-        "observed only, sizes in nodes",
+        "sizes in nodes",
         "the best of what can be carried out today:",
         "the best if everything could be carried out:",
         "assumed: run 4711: FLOPs not told",

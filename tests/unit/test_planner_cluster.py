@@ -19,7 +19,16 @@ from planner.reliability import Watched, learn
 from transition.membership import Trouble, choose
 from unicrond.model.cluster import Allocation, JobState, Node, NodeState
 from unicrond.model.incident import Incident, Scope, Severity
-from unicrond.model.run import AgentView, Assignment, Healing, HealStep, Run, RunState, Slot
+from unicrond.model.run import (
+    AgentView,
+    Assignment,
+    Companion,
+    Healing,
+    HealStep,
+    Run,
+    RunState,
+    Slot,
+)
 from unicrond.model.workload import BatchScaling, Layout, Workload
 
 NOW = 1000.0
@@ -48,7 +57,8 @@ def lost(of: Run, node: str, severity: Severity = Severity.SEV1) -> Incident:
 
 
 def others(job: int, *names: str) -> Allocation:
-    return Allocation(job, "x", "v", 2, "", "gpu", JobState.RUNNING, names, names[0], 8)
+    batch_host = names[0] if names else ""
+    return Allocation(job, "x", "v", 2, "", "gpu", JobState.RUNNING, names, batch_host, 8)
 
 
 def cluster(
@@ -241,7 +251,7 @@ def test_the_alternatives_name_price_and_pay_back_and_the_unlimited_plan() -> No
     assert "price" in chosen.price and "paid back in" in chosen.price
     swap = found.alternatives[1]
     assert swap.price == "not possible: 3 is no legal size of run 7"
-    assert "cannot be carried out yet" in found.alternatives[-1].price
+    assert "not all of it can be carried out" in found.alternatives[-1].price
 
 
 def shared(**limits: Guarantee) -> Proposal:
@@ -263,8 +273,51 @@ def test_accounts_have_their_floors_and_ceilings_in_the_unlimited_plan() -> None
     assert sizes(shared(b=Guarantee(floor_nodes=99)).doc["unlimited"]) == {7: 0, 8: 6}
 
 
-def test_today_a_guarantee_takes_nothing_from_anybody() -> None:
-    assert sizes(shared(b=Guarantee(floor_nodes=2)).doc["today"]) == {7: 3, 8: 1}
+def test_today_nobody_is_below_its_guarantee_or_above_its_limit_but_who_is_so_already() -> None:
+    assert sizes(shared().doc["today"]) == {7: 5, 8: 1}, "one node is the least that 8 may have"
+    assert sizes(shared(b=Guarantee(floor_nodes=99)).doc["today"]) == {7: 5, 8: 1}
+    assert sizes(shared(a=Guarantee(ceiling_nodes=4)).doc["today"]) == {7: 4, 8: 2}
+    assert sizes(shared(a=Guarantee(ceiling_nodes=2)).doc["today"]) == {7: 3, 8: 3}
+    assert sizes(shared(a=Guarantee(run_ceiling_nodes=2)).doc["today"]) == {7: 3, 8: 3}
+
+
+def moved(*runs: Run, jobs: Sequence[Allocation] = (), **more: Any) -> dict[int, int]:
+    """Sizes before and after of what today's plan moves, six nodes being there."""
+    found = proposed(cluster(nodes(6), *runs, jobs=jobs, **more))
+    return {r.run_id: r.nodes for r in found.runs if r.nodes != r.before}
+
+
+def test_idle_nodes_go_today_to_who_may_grow_and_to_nobody_else() -> None:
+    small, rigid = run(7, "n1", "n2", max_nodes=4), run(8, "n3")
+    assert moved(small, rigid) == {7: 4}
+    assert moved(replace(small, max_nodes=2, min_nodes=2), rigid) == {}
+    assert moved(replace(small, no_growth_until=NOW + 1), rigid) == {}
+    assert moved(replace(small, hands_off_until=NOW + 1), rigid) == {}
+    on_its_way = Companion(1, 1, 0, NOW, NOW + 9, job_id=70)
+    assert moved(replace(small, companions=(on_its_way,)), rigid) == {}
+
+
+def test_a_run_that_heals_keeps_the_others_of_its_pool_as_they_are() -> None:
+    hurt, small = run(7, "n1", "n2", min_nodes=1), run(8, "n3", max_nodes=4)
+    assert moved(hurt, small, incidents=[lost(hurt, "n2")]) == {}
+    long_ago = replace(lost(hurt, "n2"), opened_at=NOW - 3600)
+    assert moved(hurt, small, incidents=[long_ago]) == {8: 4}, "nobody heals it"
+
+
+def test_while_another_job_waits_for_nodes_nobody_grows() -> None:
+    small = run(7, "n1", "n2", max_nodes=4)
+    base = others(7, "n1", "n2")
+    waits = replace(others(9), state=JobState.PENDING, nodes=(), reason="Resources", gpus=32)
+    assert moved(small, jobs=[base, waits]) == {}
+    assert moved(small, jobs=[base, replace(waits, gpus=40)]) == {7: 4}, "it cannot start anyway"
+    assert moved(small, jobs=[base, replace(waits, reason="Dependency")]) == {7: 4}
+    assert moved(small, jobs=[base, replace(waits, partition="other")]) == {7: 4}
+
+
+def test_what_is_lent_goes_to_the_run_that_is_worth_more() -> None:
+    rich, poor = run(7, "n1", "n2", max_nodes=3, weight=50.0), run(8, "n3", "n4", "n5", "n6")
+    assert moved(rich, poor) == {7: 3, 8: 3}
+    assert moved(rich, replace(poor, floor_nodes=4)) == {}
 
 
 def test_floors_that_do_not_fit_are_left_out_and_it_is_said() -> None:

@@ -24,6 +24,7 @@ from unicrond.core.state import State
 from unicrond.errors import StoreUnavailable
 from unicrond.model.cluster import Node, NodeState, Snapshot
 from unicrond.model.decision import Decision, Mode
+from unicrond.model.events import Event, PlanMade, PlannedRun
 from unicrond.model.incident import Incident, IncidentState, Proof, Review, Scope, Severity
 from unicrond.model.run import AgentView, Assignment, Run, RunState, Slot
 from unicrond.model.workload import BatchScaling, Workload
@@ -377,7 +378,10 @@ for line in sys.stdin:
     if any(t["what"] == "die once" for t in asked["triggers"]) and not open(sys.argv[1]).read():
         open(sys.argv[1], "w").write("died")
         sys.exit(1)
+    move = {"run_id": 7, "pool": "p", "generation": 1, "before": 3, "nodes": 2}
+    runs = [move] if any(t["what"] == "move" for t in asked["triggers"]) else []
     plan = {"choice": "stay", "reason": "nothing pays", "alternatives": [], "doc": "{}"}
+    plan["runs"] = runs
     line = {"text": "as predicted", "run_id": 7, "incident_id": 12}
     plan = plan if asked["triggers"] else None
     print(json.dumps({"facts": [], "lines": [line], "plan": plan}), flush=True)
@@ -402,13 +406,15 @@ class AClock:
         return NOW
 
 
-def drive(tmp_path: Path, books: Books, *triggers: Trigger) -> None:
-    """Until a plan is written, a few seconds at most."""
+def drive(tmp_path: Path, books: Books, *triggers: Trigger) -> list[Event]:
+    """What the loop is told until a plan is written, a few seconds at most."""
+    told = list[Event]()
 
     async def run() -> None:
         memory = tmp_path / "memory"
         memory.touch()
-        planning = Planning(books, AClock(), [sys.executable, "-c", WORKER, str(memory)], 0.0)
+        worker = [sys.executable, "-c", WORKER, str(memory)]
+        planning = Planning(books, AClock(), worker, told.append, 0.0)
         planning.look(a_state())
         planning.note(triggers)
         task = asyncio.create_task(planning.run())
@@ -419,6 +425,7 @@ def drive(tmp_path: Path, books: Books, *triggers: Trigger) -> None:
         await asyncio.gather(task, return_exceptions=True)
 
     asyncio.run(run())
+    return told
 
 
 def test_a_plan_is_recorded_as_a_decision_that_is_not_carried_out(tmp_path: Path) -> None:
@@ -431,14 +438,20 @@ def test_a_plan_is_recorded_as_a_decision_that_is_not_carried_out(tmp_path: Path
     *_, last = known.journal
     assert (last.text, last.kind, last.incident_id) == ("as predicted", "plan", 12)
     line = known.journal[0]
-    assert line.text == "run 7 started: nothing pays (observed only)"
+    assert line.text == "run 7 started: nothing pays"
     assert (line.run_id, line.at, line.kind) == (7, known.decisions[0].at, "plan")
     assert known.plans[0].cause == "SEV1"
 
 
+def test_the_loop_is_told_of_a_plan_that_moves_a_run_and_of_no_other(tmp_path: Path) -> None:
+    assert drive(tmp_path, Books(), STARTED) == []
+    (event,) = drive(tmp_path, Books(), replace(STARTED, what="move"))
+    assert event == PlanMade(NOW, NOW, "nothing pays", (PlannedRun(7, "p", 1, 3, 2),))
+
+
 def test_what_the_store_does_not_take_is_written_later(tmp_path: Path) -> None:
     books = Books()
-    planning = Planning(books, AClock(), [])
+    planning = Planning(books, AClock(), [], print)
     books.fault = True
     for at in (1.0, 2.0):
         planning.write(Knowledge(learned=(Learned("a", "b", at, "{}"),)))
@@ -471,7 +484,8 @@ def test_the_workers_process_answers_and_ends_with_its_input(
 
 def test_a_worker_that_cannot_be_started_ends_nothing() -> None:
     async def run() -> None:
-        task = asyncio.create_task(Planning(Books(), AClock(), ["/nowhere/python"], 0.01).run())
+        planning = Planning(Books(), AClock(), ["/nowhere/python"], print, 0.01)
+        task = asyncio.create_task(planning.run())
         await asyncio.sleep(0.1)
         assert not task.done()
         task.cancel()

@@ -187,7 +187,7 @@ class FollowedOut(BaseModel):
 
 
 class PlanOut(BaseModel):
-    """The newest plan: observed only. docs/planner.md describes its parts."""
+    """The newest plan, as it was proposed. docs/planner.md describes its parts."""
 
     model_config = _example(
         at=1.7e9, cause="SEV1", today={}, unlimited={}, assumed=[], questions={}, followed=[]

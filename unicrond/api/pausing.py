@@ -14,13 +14,13 @@ from unicrond.api.errors import NotFound
 from unicrond.api.models import PageOut
 from unicrond.api.reports import NodeAskedOut, PauseIn, PauseOut, WhyIn
 from unicrond.core.guards import OUR_REASON
-from unicrond.core.pauses import KEPT
+from unicrond.core.pauses import KEPT, PLAN
 from unicrond.errors import BadInput, Refused
 from unicrond.model.decision import ActionKind
 from unicrond.model.pause import MOST_PAUSES, Pause, PauseScope, paused
 
 _NOTICES = re.compile(r"all|run \d{1,18}|incident \d{1,18}|node \S{1,64}", re.ASCII)
-PAUSABLE = sorted(kind.value for kind in ActionKind if kind not in KEPT)
+PAUSABLE = sorted([PLAN, *(kind.value for kind in ActionKind if kind not in KEPT)])
 
 
 def routes(commands: Commands) -> APIRouter:

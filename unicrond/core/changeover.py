@@ -45,7 +45,7 @@ def begin(cycle: Cycle, run: Run, incident_id: int, trouble: Trouble, choice: Ch
         now,
         now + wait + (2 * lease if hidden else lease),
         nodes=choice.nodes,
-        lost=trouble.lost,
+        lost=(*trouble.lost, *_silent_strangers(cycle, run, trouble)),
         hidden=hidden,
         spawning=spawning,
         exclude=choice.shunned,
@@ -73,6 +73,13 @@ def hidden_members(cycle: Cycle, run: Run, trouble: Trouble) -> tuple[str, ...]:
     known = {*trouble.lost, *trouble.dead_agents}
     silent = unreachable(cycle.state, run, cycle.now) - known
     return tuple(node for node in members if node in silent)
+
+
+def _silent_strangers(cycle: Cycle, run: Run, trouble: Trouble) -> tuple[str, ...]:
+    """No members any more: their leases prove what they cannot say."""
+    members = run.assignment.nodes if run.assignment else ()
+    known = {*members, *trouble.lost, *trouble.dead_agents, *trouble.joining}
+    return tuple(sorted(unreachable(cycle.state, run, cycle.now) - known))
 
 
 def why_apart(healing: Healing | None) -> str:

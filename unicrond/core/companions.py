@@ -9,13 +9,14 @@ A companion that ends gives its nodes back, and the run goes on without them. It
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from transition.membership import Trouble
 from unicrond.core import heal
 from unicrond.core.allocated import running
 from unicrond.core.cycle import Cycle
-from unicrond.core.guards import avoided, drained_by_us, restarts_left
+from unicrond.core.guards import drained_by_us, restarts_left
 from unicrond.core.state import State
 from unicrond.model.cluster import Allocation, JobState
 from unicrond.model.decision import Action, ActionKind, Outcome, OutcomeState
@@ -40,19 +41,24 @@ def on_resize(cycle: Cycle, event: ResizeAsked) -> None:
     size = len(run.assignment.nodes)
     incident = cycle.open_incident(KIND, Severity.NONE, Scope.RUN, run, asked)
     if event.nodes > size:
-        _grow(cycle, run, incident, event.nodes - size)
+        grow(cycle, run, incident, event.nodes - size)
     else:
-        _shrink(cycle, run, incident, event.nodes)
+        shrink(cycle, run, incident, event.nodes)
+    _hands_off(cycle, run.run_id)
 
 
 def why_not(state: State, run: Run, nodes: int, now: float) -> str:
     """Why its size cannot be changed now, "" where it can."""
+    why = impossible(state, run, nodes, now)
+    return why if why or state.acts_for(run) else "it is only observed"
+
+
+def impossible(state: State, run: Run, nodes: int, now: float) -> str:
+    """The same, were it to be more than observed."""
     if run.state is not RunState.RUNNING or run.healing or run.joining or not run.assignment:
         return f"it is {run.state}, and something else is under way"
     if not run.min_nodes <= nodes <= run.max_nodes:
         return f"its user allows {run.min_nodes} to {run.max_nodes} nodes"
-    if not state.acts_for(run):
-        return "it is only observed"
     if nodes == len(run.assignment.nodes):
         return "it has as many"
     if nodes > len(run.assignment.nodes) and run.companions and not _all_in(state, run):
@@ -66,7 +72,10 @@ def _all_in(state: State, run: Run) -> bool:
     return all(job is not None and set(job.nodes) <= set(members) for job in jobs)
 
 
-def _grow(cycle: Cycle, run: Run, incident: Incident, more: int) -> None:
+def grow(
+    cycle: Cycle, run: Run, incident: Incident, more: int, leave_out: Sequence[str] = ()
+) -> None:
+    """`leave_out`: nodes that are meant for others."""
     agents = [n for n, view in sorted(run.agents.items()) if view.connected]
     helper = run.batch_host if run.batch_host in agents else next(iter(agents), "")
     number, policy = incident.incident_id, cycle.state.policy
@@ -79,7 +88,8 @@ def _grow(cycle: Cycle, run: Run, incident: Incident, more: int) -> None:
     deadline = cycle.now + policy.companion_timeout_seconds
     companion = Companion(number, more, run.restarts, cycle.now, deadline)
     run = cycle.put(replace(run, companions=(*run.companions, companion)))
-    bad = sorted(n for n in {*run.shunned, *avoided(cycle.state, run)} if not _drained(cycle, n))
+    avoid = {*unfit(cycle.state, run), *leave_out}
+    bad = sorted(n for n in avoid if not drained_by_us(cycle.state, n))
     cycle.act(
         number, run, ActionKind.SUBMIT_COMPANION, helper, nodes=more, exclude=bad,
         minutes=_minutes(cycle, run), within=int(policy.companion_timeout_seconds),
@@ -87,8 +97,12 @@ def _grow(cycle: Cycle, run: Run, incident: Incident, more: int) -> None:
     )  # fmt: skip
 
 
-def _drained(cycle: Cycle, node: str) -> bool:
-    return drained_by_us(cycle.state, node)
+def unfit(state: State, run: Run) -> set[str]:
+    """Nodes that a run does not grow onto. One that it gave back, and that is well, is none."""
+    kept = LossState.KEPT
+    losses = (x.node for x in run.losses if not x.state.settled or x.state is kept)
+    ours = (name for name in state.nodes if drained_by_us(state, name))
+    return {*run.shunned, *losses, *ours}
 
 
 def _minutes(cycle: Cycle, run: Run) -> int:
@@ -99,21 +113,33 @@ def _minutes(cycle: Cycle, run: Run) -> int:
     return max(1, int(limit // 60))
 
 
-def _shrink(cycle: Cycle, run: Run, incident: Incident, nodes: int) -> None:
+def shrink(cycle: Cycle, run: Run, incident: Incident, nodes: int) -> None:
     """Companions' nodes first, the newest first; never the batch host."""
     assert run.assignment is not None
     base = cycle.state.allocations.get(run.run_id)
     own = set(base.nodes) if base else set()
     members = sorted(run.assignment.nodes, key=lambda n: (n not in own, run.nodes.index(n)))
-    give_back(cycle, run, incident, [n for n in members if n != run.batch_host][nodes - 1 :])
+    going = [n for n in members if n != run.batch_host]
+    give_back(cycle, run, incident, going[nodes - (run.batch_host in members) :])
 
 
 def give_back(cycle: Cycle, run: Run, incident: Incident, going: list[str]) -> None:
     """The run goes on without these nodes, then Slurm gets them."""
     deadline = cycle.now + cycle.state.policy.confirm_timeout_seconds
     left = (Loss(n, incident.incident_id, cycle.now, deadline, LossState.LEFT) for n in going)
-    run = cycle.put(replace(run, losses=(*run.losses, *left)[-64:]))
+    run = _rests(cycle, replace(run, losses=(*run.losses, *left)[-64:]))
     heal.begin(cycle, run, incident, Trouble("", what=f"{incident.summary}; {','.join(going)} go"))
+
+
+def _rests(cycle: Cycle, run: Run) -> Run:
+    """No plan lets it grow for a while: it would give and take by turns."""
+    until = cycle.now + cycle.state.policy.regrow_seconds
+    return cycle.put(replace(run, no_growth_until=until))
+
+
+def _hands_off(cycle: Cycle, run_id: int) -> None:
+    run, seconds = cycle.state.runs[run_id], cycle.state.policy.hands_off_seconds
+    cycle.put(replace(run, hands_off_until=cycle.now + seconds))
 
 
 def look(cycle: Cycle) -> None:
@@ -130,7 +156,10 @@ def _follow(cycle: Cycle, run: Run, companion: Companion) -> None:
     if over:
         _dismiss(cycle, run, companion, "the job that it accompanies is over")
     elif companion.job_id and ((job is None and fresh) or (job is not None and not job.state.live)):
+        by_us = cycle.now < run.no_growth_until  # it gave nodes back a moment ago
         _forget(cycle, run, companion, f"companion job {companion.job_id} has ended")
+        if job is not None and job.state is JobState.CANCELLED and not by_us:
+            _hands_off(cycle, run.run_id)
     elif (job is None or job.state is JobState.PENDING) and cycle.now > companion.deadline:
         _dismiss(cycle, run, companion, "it did not start in time")
     elif job is not None and job.state is JobState.RUNNING:
@@ -162,7 +191,7 @@ def _dismiss(cycle: Cycle, run: Run, companion: Companion, why: str) -> None:
 def _forget(cycle: Cycle, run: Run, companion: Companion, why: str) -> None:
     cycle.supersede(run, frozenset({ActionKind.SUBMIT_COMPANION}), why)
     rest = tuple(c for c in run.companions if c.incident_id != companion.incident_id)
-    cycle.put(replace(run, companions=rest))
+    _rests(cycle, replace(run, companions=rest))
     if companion.incident_id in cycle.state.incidents:
         cycle.close_incident(companion.incident_id, IncidentState.CLOSED, why)
     else:

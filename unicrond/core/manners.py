@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from planner.queue import COMPANION, WANTING
 from unicrond.core import companions
 from unicrond.core.allocated import running
 from unicrond.core.cycle import Cycle
 from unicrond.core.guards import restarts_left
-from unicrond.core.queued import WANTING
 from unicrond.core.state import State
 from unicrond.model.cluster import Allocation, JobState, NodeState
 from unicrond.model.incident import Scope, Severity
@@ -29,7 +29,6 @@ PATIENCE_SECONDS = 30.0
 LEAVE_SECONDS = 60.0  # before a companion's time limit
 MOST_TIMES = 2
 AGAIN_SECONDS = 60.0  # Slurm looks at its queue meanwhile
-OURS = '"companion_of"'  # in its comment; its user may write so, who then waits longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,7 @@ def _end_of(job: Allocation) -> float:
 def _waiting(state: State) -> list[Allocation]:
     jobs = state.allocations.values()
     found = [j for j in jobs if j.state is JobState.PENDING and j.reason in WANTING]
-    return sorted((j for j in found if OURS not in j.comment), key=lambda j: j.submit_time)
+    return sorted((j for j in found if COMPANION not in j.comment), key=lambda j: j.submit_time)
 
 
 def _in_the_way(cycle: Cycle, job: Allocation, lent: list[Lent]) -> list[Lent]:

@@ -12,6 +12,8 @@ KEPT = frozenset(
     {ActionKind.STOP_RANKS, ActionKind.START_RANKS, ActionKind.PROBE, ActionKind.NOTIFY}
 )
 """Kinds that cannot be paused: without them a generation is left half stopped or half started."""
+PLAN = "plan"
+"""Pauses what plans order, and leaves the same actions to heals and to people."""
 
 
 def on_pause(cycle: Cycle, event: PauseSet) -> None:

@@ -40,6 +40,10 @@ class Policy:
     keep_freed_nodes: bool = False  # for a run that is requeued, by a reservation of two minutes
     return_settle_seconds: float = 60.0  # a lost node must be well for so long before it is used
     quarantine_seconds: float = 21_600.0  # the same, where it was lost three times in a day
+    # plans (plans.py)
+    plan_seconds: float = 30.0  # what it was made from is older: dropped
+    regrow_seconds: float = 300.0  # after a run gave nodes back, or could not grow
+    hands_off_seconds: float = 3_600.0  # after a person changed its size
     # giving up
     progress_seconds: float = (
         60.0  # a generation without iterations that lived this long progressed
@@ -49,4 +53,6 @@ class Policy:
     drains_per_hour: int = 4
     returns_per_hour: int = 4  # of nodes that we drained when they were lost
     restarts_per_hour: int = 20  # of one run
+    resizes_per_hour: int = 30  # by plans, of all runs
+    user_resizes_per_hour: int = 12  # by plans, of all runs of one user
     user_moves_per_hour: int = 8  # of all runs of one user, on the word of its agents alone

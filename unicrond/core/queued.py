@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from planner.queue import WANTING
 from unicrond.core.cycle import Cycle
 from unicrond.core.guards import drained_by_us, restarts_left
 from unicrond.core.state import State
@@ -22,7 +23,6 @@ SETTLE_SECONDS = 2.0  # sooner a node may refuse the new start for the kill of t
 LONGEST_SETTLE_SECONDS = 10.0  # Slurm's clock may be ahead of ours
 KEPT_SECONDS = 120.0
 MOST_KEPT = 4  # runs, whose nodes are kept at a time
-WANTING = ("Resources", "Priority")
 HOLDING = ("BeginTime", "None", "")  # Slurm's own reasons; a hold or a dependency is a person's
 
 

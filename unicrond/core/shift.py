@@ -32,6 +32,8 @@ def _run(run: Run, seconds: float) -> Run:
         losses=tuple(_loss(loss, seconds) for loss in run.losses),
         generation_since=run.generation_since + seconds,
         iteration_since=run.iteration_since + seconds,
+        no_growth_until=run.no_growth_until and run.no_growth_until + seconds,
+        hands_off_until=run.hands_off_until and run.hands_off_until + seconds,
     )
 
 

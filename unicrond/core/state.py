@@ -50,6 +50,8 @@ class State:
     joins: list[tuple[float, int, str]] = field(default_factory=list)  # when, run, node
     kept: list[tuple[float, int]] = field(default_factory=list)  # when nodes were, for which run
     given_way: dict[int, tuple[int, float]] = field(default_factory=dict)  # job: how often, when
+    resizes: list[tuple[float, int]] = field(default_factory=list)  # by plans: when, whose run
+    planned: dict[int, str] = field(default_factory=dict)  # by run: what was last told of a plan
     lag_seconds: float = 0.0
     delayed: set[ActionKey] = field(default_factory=set)  # waiting for Slurm to answer
     slow: dict[int, dict[int, Evidence]] = field(default_factory=dict)  # by run and rank
@@ -84,6 +86,10 @@ class State:
         self.victims &= self.incidents.keys()
         self.joins = [join for join in self.joins if join[0] > time]
         self.kept = [kept for kept in self.kept if kept[0] > time]
+        self.resizes = [resize for resize in self.resizes if resize[0] > time]
+        self.planned = {
+            run_id: told for run_id, told in self.planned.items() if run_id in self.runs
+        }
         self.given_way = {j: way for j, way in self.given_way.items() if j in self.allocations}
         self.waiting = {key for key in self.waiting if key[0] in self.incidents}
         for run in tuple(self.runs.values()):

@@ -19,6 +19,7 @@ from unicrond.core import (
     joining,
     losses,
     manners,
+    plans,
     record,
     returns,
     signals,
@@ -40,6 +41,7 @@ from unicrond.model.events import (
     NodeAsked,
     OutcomeArrived,
     PauseSet,
+    PlanMade,
     PolicySet,
     ResizeAsked,
     ReviewGiven,
@@ -193,6 +195,8 @@ def _take(cycle: Cycle, event: Event) -> None:
             _on_pause(cycle, event)
         case ResizeAsked():
             companions.on_resize(cycle, event)
+        case PlanMade():
+            plans.on_plan(cycle, event)
         case ShareSet():
             _on_share(cycle, event)
         case PolicySet():

@@ -90,7 +90,7 @@ def _newest(found: Mapping[str, Any], shape: Shape) -> None:
     if shape.as_json:
         print_json(found)
         return
-    print(f"{found['cause']}, {when(found['at'])}; observed only, sizes in nodes")
+    print(f"{found['cause']}, {when(found['at'])}; sizes in nodes")
     for name, title in (
         ("today", "the best of what can be carried out today"),
         ("unlimited", "the best if everything could be carried out"),

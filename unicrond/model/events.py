@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unicrond.model.cluster import Snapshot
-from unicrond.model.decision import Mode, Outcome
+from unicrond.model.decision import Alternative, Mode, Outcome
 from unicrond.model.incident import Proof, Signal
 from unicrond.model.pace import Pace
 from unicrond.model.pause import Pause
@@ -128,6 +128,30 @@ class ResizeAsked:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """One run in a plan, in nodes: what it had, in which generation, and what it is to have.
+    `placed`: the nodes it would be on, as a hint; empty where the plan names none."""
+
+    run_id: int
+    pool: str
+    generation: int
+    before: int
+    nodes: int
+    placed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlanMade:
+    """The planner's division of the cluster as it was `seen_at`. `runs`: all that it weighed."""
+
+    at: float
+    seen_at: float
+    reason: str
+    runs: tuple[PlannedRun, ...]
+    alternatives: tuple[Alternative, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ShareSet:
     """What a run's work is worth, or is guaranteed, was changed. None: as before."""
 
@@ -182,6 +206,7 @@ Event = (
     | ModeSet
     | ReviewGiven
     | ResizeAsked
+    | PlanMade
     | ShareSet
     | PauseSet
     | NodeAsked

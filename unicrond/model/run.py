@@ -238,6 +238,8 @@ class Run:
     joining: Joining | None = None
     companions: tuple[Companion, ...] = ()
     floor_nodes: int = 0  # that plans leave it in any case; an admin's guarantee
+    no_growth_until: float = 0.0  # Unix seconds: it gave nodes back, or could not grow
+    hands_off_until: float = 0.0  # Unix seconds: a person set its size, so plans leave it alone
 
     @property
     def begun_again(self) -> bool:

@@ -1,5 +1,6 @@
 """The daemon's side of the planner: notes what happens, asks the worker, writes what it answers.
 
+A plan that moves a run goes to the loop as an event, like anything else that the core is told.
 `look` is all that the loop pays for: it compares a few fields and never waits. One question is on
 its way at a time; what happens meanwhile goes with the next. A worker that ends, or does not answer
 in time, is started again; nothing but advice is late then.
@@ -11,7 +12,7 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,8 @@ from unicrond.core.state import State
 from unicrond.errors import StoreUnavailable
 from unicrond.link.tasks import reap
 from unicrond.model.decision import Decision
+from unicrond.model.events import Event, PlanMade
+from unicrond.planning.stirs import Stirs
 from unicrond.planning.triggers import Cause, Trigger, Triggers
 from unicrond.planning.windows import Windows
 from unicrond.planning.words import Ask, Plan, Reply
@@ -32,6 +35,8 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0  # at iterations
 LEARN_SECONDS = 60.0
+LEAST_PAUSE_SECONDS = 1.0  # between questions that nothing but a stir calls for
+PAUSE_BY_ANSWER = 5.0  # the same, in times of how long the last answer took
 ANSWER_SECONDS = 300.0  # compiling may take a while, once
 MOST_TRIGGERS = 100
 MOST_UNWRITTEN = 100
@@ -46,12 +51,19 @@ class Books(Protocol):
 
 class Planning:
     def __init__(
-        self, books: Books, clock: Clock, command: Sequence[str], pause_seconds: float = 5.0
+        self,
+        books: Books,
+        clock: Clock,
+        command: Sequence[str],
+        emit: Callable[[Event], object],
+        pause_seconds: float = 5.0,
     ) -> None:
-        """`pause_seconds`: before each start of the worker, which takes a core for a while."""
+        """`emit`: to the loop. `pause_seconds`: before each start of the worker, which takes a core
+        for a while."""
         self._books, self._clock, self._command = books, clock, command
-        self._pause_seconds = pause_seconds
-        self._windows, self._happenings = Windows(), Triggers()
+        self._emit, self._pause_seconds = emit, pause_seconds
+        self._windows, self._happenings, self._stirs = Windows(), Triggers(), Stirs()
+        self._stirred, self._quiet_until = False, 0.0
         self._triggers: list[Trigger] = []
         self._unwritten: list[Knowledge] = []
         self._woken = asyncio.Event()
@@ -62,6 +74,10 @@ class Planning:
         """After each turn of the loop."""
         self.note(self._happenings.look(state, self._clock.now()))
         now = time.monotonic()
+        self._stirred |= self._stirs.look(state)
+        if self._stirred and now >= self._quiet_until:
+            self._stirred = False
+            self._woken.set()
         if now >= self._look_due:
             self._look_due = now + LOOK_SECONDS
             self._windows.look(state.live_runs())
@@ -106,7 +122,7 @@ class Planning:
             self._woken.clear()
             self.write(Knowledge(observations=self._windows.fetch()))
             triggers, self._triggers = tuple(self._triggers), []
-            ask = Ask(self._clock.now(), triggers)
+            ask, began = Ask(self._clock.now(), triggers), time.monotonic()
             try:
                 process.stdin.write(dumps(ask).encode() + b"\n")
                 async with asyncio.timeout(ANSWER_SECONDS):
@@ -118,7 +134,9 @@ class Planning:
                 self._ask_again(triggers)
                 return
             self._asked_again = False
-            self._take(reply, triggers)
+            took = time.monotonic() - began
+            self._quiet_until = began + took + max(LEAST_PAUSE_SECONDS, PAUSE_BY_ANSWER * took)
+            self._take(reply, ask)
 
     def _ask_again(self, triggers: Sequence[Trigger]) -> None:
         """Once: it may be the question that ends the worker."""
@@ -126,7 +144,7 @@ class Planning:
             self._asked_again = True
             self.note(triggers)
 
-    def _take(self, reply: Reply, triggers: Sequence[Trigger]) -> None:
+    def _take(self, reply: Reply, ask: Ask) -> None:
         if reply.trouble:
             log.warning("the planner learned nothing: %s", reply.trouble)
         now = self._clock.now()
@@ -138,12 +156,15 @@ class Planning:
         for entry in lines:
             log.info("%s", entry.text, extra={"run": entry.run_id})
         known = Knowledge(learned=learned, journal=lines)
-        if reply.plan is not None and triggers:
-            known = recorded(reply.plan, triggers, learned, now)
+        plan = reply.plan
+        if plan is not None and ask.triggers:
+            known = recorded(plan, ask.triggers, learned, now)
             for entry in known.journal:
                 log.info("%s", entry.text, extra={"run": entry.run_id})
             known = replace(known, journal=(*known.journal, *lines))
         self.write(known)
+        if plan is not None and any(run.nodes != run.before for run in plan.runs):
+            self._emit(PlanMade(now, ask.at, plan.reason, plan.runs, plan.alternatives))
 
     def write(self, known: Knowledge) -> None:
         """What the store does not take now it gets later, within bounds."""
@@ -164,7 +185,7 @@ def recorded(
     first = min(triggers, key=lambda t: t.cause is not Cause.SEV1)
     decisions, journal = list[Decision](), list[JournalEntry]()
     for t in triggers:
-        text = f"{t.what}: {plan.reason} (observed only)"
+        text = f"{t.what}: {plan.reason}"
         decisions.append(
             Decision(
                 at, t.incident_id or NO_INCIDENT, t.run_id, t.generation, plan.choice, text, False,

@@ -139,18 +139,18 @@ class Learning:
         back = repairs.learn(self._absences.seen(), [pool.name for pool in rates.pools])
         told = shown.reliability(rates, of_all, back, ask.at)
         facts = self._new(self._facts(ask.at, seen, fits, told))
-        if not ask.triggers:
-            return Reply(facts, lines)
         durations = {run_id: transitions.of_run(run_id, changes, of_all) for run_id in seen.planned}
         others = queries.plans_since(ask.at - CHANGES_OVER_DAYS * DAY_SECONDS, NO_RUNS)
         per_day = others / min(CHANGES_OVER_DAYS, self._uptime.days)
         found = propose(seen, Known(fits, durations, rates, self._accounts, back, per_day))
-        if found is None:
+        if found is None or not (ask.triggers or found.moves):
             return Reply(facts, lines)
-        self._asked = _question(found), ask.at
-        found.doc["foreseen"] = self._foreseen(found.doc["unlimited"])
+        if ask.triggers:
+            self._asked = _question(found), ask.at
+            found.doc["foreseen"] = self._foreseen(found.doc["unlimited"])
         doc = json.dumps(found.doc, allow_nan=False)
-        return Reply(facts, lines, Plan(found.choice, found.reason, found.alternatives, doc))
+        plan = Plan(found.choice, found.reason, found.alternatives, doc, found.runs)
+        return Reply(facts, lines, plan)
 
     def _foreseen(self, unlimited: Any) -> str:
         question, at = self._asked

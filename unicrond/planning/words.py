@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from unicrond.model.decision import Alternative
+from unicrond.model.events import PlannedRun
 from unicrond.planning.triggers import Trigger
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Learn; and where something happened, propose. `at`: Unix seconds, the loop's clock."""
+    """Learn, and propose: without triggers only what would move a run. `at`: Unix seconds, the
+    loop's clock."""
 
     at: float
     triggers: tuple[Trigger, ...] = ()
@@ -27,12 +29,13 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`doc` is JSON."""
+    """`doc` is JSON; `runs`: all, as today's plan has them."""
 
     choice: str
     reason: str
     alternatives: tuple[Alternative, ...]
     doc: str
+    runs: tuple[PlannedRun, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
