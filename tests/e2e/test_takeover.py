@@ -39,10 +39,10 @@ class Pair:
     def pid(self, name: str) -> int | None:
         """Of the daemon with that configuration."""
         config = f"/etc/unicron/{name}.toml"
-        found = [p.pid for p in self._inside() if {"unicrond.daemon", config} <= {*p.arguments}]
+        found = [p.pid for p in self.inside() if {"unicrond.daemon", config} <= {*p.arguments}]
         return found[0] if found else None
 
-    def _inside(self) -> list[processes.Process]:
+    def inside(self) -> list[processes.Process]:
         head = processes.head_init(self.stage.name)
         assert head is not None
         return processes.living_in(head)
@@ -81,7 +81,7 @@ class Pair:
         return took
 
     def end_second(self) -> None:
-        ours = [p for p in self._inside() if any("second.toml" in word for word in p.arguments)]
+        ours = [p for p in self.inside() if any("second.toml" in word for word in p.arguments)]
         for process in sorted(ours, key=lambda p: "while" not in " ".join(p.arguments)):
             processes.send_signal(process, signal.SIGCONT)
             processes.send_signal(process, signal.SIGKILL)
@@ -154,6 +154,23 @@ def test_a_leader_that_was_stopped_for_longer_than_its_lease_acts_no_more(pair: 
     words = "update_node: node n3 reason set to: unicron: lost conn"
     assert slurmctld.read_text()[before:].count(words) == 1
     assert pair.leads(SECOND) == 2 and not pair.leads(FIRST)
+
+
+def test_while_the_database_is_away_nobody_acts_and_then_one_of_them_leads(pair: Pair) -> None:
+    stage = pair.stage
+    training = stage.training()
+    database = [p for p in pair.inside() if p.name == "mariadbd"]
+    for process in database:
+        processes.send_signal(process, signal.SIGSTOP)
+    training.kill_rank(1)
+    time.sleep(12)  # longer than any lease
+    assert training.generations() == [1], "nothing that is not saved"
+    for process in database:
+        processes.send_signal(process, signal.SIGCONT)
+    training.goes_on(generation=2)
+    until("one leads", lambda: bool(pair.leads(FIRST)) != bool(pair.leads(SECOND)))
+    assert training.heals()["state"] == "resolved"
+    assert training.generations() == [1, 2]
 
 
 def test_a_leader_that_ends_is_followed_at_once_and_a_standby_says_who_leads(pair: Pair) -> None:
