@@ -249,9 +249,6 @@ def _become(
 ) -> None:
     """A rank, as if the agent had started it; returns once the agent knows of it."""
     os.setsid()
-    for number in (1, 2):
-        os.dup2(output, number)
-    os.close(output)
     begun.restore(variables)
     cuda = sys.modules.get("torch.cuda")
     if getattr(cuda, "_is_in_bad_fork", bool)():
@@ -262,6 +259,9 @@ def _become(
     if os.read(gate, 1) == b"":
         os._exit(1)
     os.close(gate)
+    for number in (1, 2):
+        os.dup2(output, number)
+    os.close(output)
     ctypes.CDLL(None).prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != begun.agent_pid:  # it died before that
         os._exit(1)

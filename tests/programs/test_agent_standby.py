@@ -229,6 +229,25 @@ def test_without_the_standby_process_ranks_are_started_plainly(
     World(tmp_path).play(story)
 
 
+def test_a_standby_process_that_dies_as_it_forks_leaves_one_rank_and_nothing_else(
+    tmp_path: Path,
+) -> None:
+    async def story(world: World) -> None:
+        await world.started()
+        for delay_seconds in (0.0, 0.01, 0.03):
+            await world.warm(also=60.0)
+            await world.stop()
+            standby = world.standby.pid
+            assert standby
+            starting = asyncio.create_task(world.started())
+            await asyncio.sleep(delay_seconds)
+            os.kill(standby, signal.SIGKILL)
+            said = await starting
+            assert [stray.pid for stray in processes.strays(world.mark, {})] == [said["pid"]]
+
+    World(tmp_path).play(story)
+
+
 def test_a_forked_process_that_is_not_wanted_any_more_runs_nothing(tmp_path: Path) -> None:
     async def story(world: World) -> None:
         await world.started()
