@@ -53,13 +53,12 @@ class Sizes:
 
 def resized(bench: Bench, training: UnderUnicron, nodes: int) -> float:
     """Seconds from when unicrond took the order; its command line takes its time before that."""
-    generation = training.log.more(QUIET_STEPS).generation
+    training.log.more(QUIET_STEPS)
     bench.pause()
     asked = time.time()
     bench.lab.exec(["unicronctl", "run", "resize", training.job, str(nodes)])
-    trained = training.log.first_after(asked, generation, WITHIN_SECONDS)
-    if trained.world_size != nodes:
-        raise MeasurementError(f"it trains on {trained.world_size} nodes instead of {nodes}")
+    # a process that regroups writes the generation that it began in
+    trained = training.log.wait(lambda s: s.at > asked and s.world_size == nodes, WITHIN_SECONDS)
     return trained.at - taken(bench, training.run_id, asked)
 
 

@@ -45,12 +45,17 @@ def is_over(stage: Stage, job: int) -> bool:
 
 @pytest.fixture
 def grown(stage: Stage) -> Training:
-    training = stage.training(LOCKSTEP, "--min-nodes=1", "--max-nodes=4", nodes=2)
-    ordered = resize(training, 4)
-    took = first_with(training, 4, ordered) - ordered
+    training, took = grow(stage)
     print(f"order to grow -> training on four nodes: {took:.1f} s")
     assert took < GROWS_WITHIN_SECONDS, training.story()
     return training
+
+
+def grow(stage: Stage) -> tuple[Training, float]:
+    """A run of two nodes that has two more by now, and the seconds that it took."""
+    training = stage.training(LOCKSTEP, "--min-nodes=1", "--max-nodes=4", nodes=2)
+    ordered = resize(training, 4)
+    return training, first_with(training, 4, ordered) - ordered
 
 
 def test_a_run_grows_and_shrinks_and_its_base_stays_as_it_was(grown: Training) -> None:
@@ -100,6 +105,18 @@ def test_who_cancels_the_base_ends_both(grown: Training) -> None:
     grown.stage.lab.exec(["scancel", str(grown.job)], user="alice")
     until("the companion is over", lambda: is_over(grown.stage, companion), 20)
     grown.ends("CANCELLED")
+
+
+def test_a_companion_does_not_outlive_its_base_when_unicrond_is_away(stage: Stage) -> None:
+    stage.agent_conf(unattended_timeout_seconds=5)
+    training, _ = grow(stage)
+    companion = companion_of(training)
+    stage.stop_unicrond()
+    stage.lab.exec(["scancel", str(training.job)], user="alice")
+    until("the companion is over", lambda: is_over(stage, companion), 40)
+    until("no process is left", lambda: not any(map(stage.processes_of_users, ("n3", "n4"))))
+    log = (training.folder / f"unicron-{training.job}/agent-n3.log").read_text()
+    assert "leaving" in log or "over" in log, log[-1000:]
 
 
 def test_an_agent_that_dies_in_the_companion_is_started_again(grown: Training) -> None:
