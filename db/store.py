@@ -31,6 +31,8 @@ from unicrond.model.run import Run
 from unicrond.ports import Changes, JournalEntry, Saved
 
 DRAINS_WITHIN_SECONDS = 86_400.0
+ROWS_AT_ONCE = 500
+ACTION_KEYS = ("incident_id", "generation", "ordinal")
 MODE_KEY, PAUSES_KEY = "mode", "pauses"
 
 T = TypeVar("T")
@@ -190,8 +192,9 @@ def _save(connection: Connection, changes: Changes, number: int) -> None:
     incidents = [_incident_row(incident) | saved for incident in changes.incidents]
     _put(connection, schema.incidents, ("incident_id",), incidents)
     _append(connection, schema.decisions, [_decision_row(d) for d in changes.decisions])
-    keys = ("incident_id", "generation", "ordinal")
-    _put(connection, schema.actions, keys, [_intent_row(action) for action in changes.intents])
+    _put(
+        connection, schema.actions, ACTION_KEYS, [_intent_row(action) for action in changes.intents]
+    )
     _join_outcomes(connection, changes.outcomes)
     _append(connection, schema.journal, [_journal_row(entry) for entry in changes.journal])
     reviews = [{"incident_id": r.incident_id, "doc": dumps(r)} for r in changes.reviews]
@@ -206,10 +209,13 @@ def _put(
     connection: Connection, table: Table, keys: Sequence[str], rows: Sequence[dict[str, Any]]
 ) -> None:
     """Insert or update, in words that every database knows; there is one writer."""
-    for row in rows:
-        same = [table.c[key] == row[key] for key in keys]
-        if not connection.execute(update(table).where(*same).values(row)).rowcount:
-            connection.execute(insert(table).values(row))
+    for at in range(0, len(rows), ROWS_AT_ONCE):
+        part = {tuple(row[key] for key in keys): row for row in rows[at : at + ROWS_AT_ONCE]}
+        columns = [table.c[key] for key in keys]
+        near = columns[0].in_({values[0] for values in part})
+        there = {tuple(row) for row in connection.execute(select(*columns).where(near))}
+        _append(connection, table, [row for values, row in part.items() if values not in there])
+        _update(connection, table, keys, [row for values, row in part.items() if values in there])
 
 
 def _append(connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> None:
@@ -219,17 +225,18 @@ def _append(connection: Connection, table: Table, rows: Sequence[dict[str, Any]]
 
 def _join_outcomes(connection: Connection, outcomes: Sequence[Outcome]) -> None:
     """An outcome whose intent is unknown was no act of ours; the journal has it."""
-    c = schema.actions.c
-    for outcome in outcomes:
-        key = outcome.key
-        connection.execute(
-            update(schema.actions)
-            .where(c.incident_id == key.incident_id)
-            .where(c.generation == key.generation, c.ordinal == key.ordinal)
-            .values(
-                outcome_state=outcome.state.value, outcome_at=outcome.at, outcome=dumps(outcome)
-            )
-        )
+    rows = [
+        {
+            "incident_id": outcome.key.incident_id,
+            "generation": outcome.key.generation,
+            "ordinal": outcome.key.ordinal,
+            "outcome_state": outcome.state.value,
+            "outcome_at": outcome.at,
+            "outcome": dumps(outcome),
+        }
+        for outcome in outcomes
+    ]
+    _update(connection, schema.actions, ACTION_KEYS, rows)
 
 
 def _put_meta(connection: Connection, key: str, value: object) -> None:
@@ -307,7 +314,7 @@ def _save_snapshot(connection: Connection, written: Written, snapshot: Snapshot)
     spells.write_spells(connection, written, found, snapshot.at)
     nodes = [_node_row(node, snapshot.at) for node in found.nodes]
     _append(connection, schema.nodes, [row for row in nodes if row["name"] not in written.nodes])
-    _update(connection, schema.nodes, "name", [r for r in nodes if r["name"] in written.nodes])
+    _update(connection, schema.nodes, ("name",), [r for r in nodes if r["name"] in written.nodes])
     for name in found.nodes_removed:
         connection.execute(delete(schema.nodes).where(schema.nodes.c.name == name))
     return after(written, snapshot, rows)
@@ -315,27 +322,28 @@ def _save_snapshot(connection: Connection, written: Written, snapshot: Snapshot)
 
 def _save_allocations(connection: Connection, found: Difference, at: float) -> Mapping[int, int]:
     table = schema.allocations
-    _update(connection, table, "id", [{"id": old.row, "gone_at": at} for old in found.gone])
+    _update(connection, table, ("id",), [{"id": old.row, "gone_at": at} for old in found.gone])
     changed = [_allocation_row(row.allocation, at) | {"id": row.row} for row in found.changed]
-    _update(connection, table, "id", changed)
+    _update(connection, table, ("id",), changed)
     before = connection.scalar(select(func.max(table.c.id))) or 0
     _append(connection, table, [_allocation_row(allocation, at) for allocation in found.added])
     new = select(table.c.job_id, table.c.id).where(table.c.id > before)
     return {row.job_id: row.id for row in connection.execute(new)}
 
 
-def _update(connection: Connection, table: Table, key: str, rows: Sequence[dict[str, Any]]) -> None:
+def _update(
+    connection: Connection, table: Table, keys: Sequence[str], rows: Sequence[dict[str, Any]]
+) -> None:
     if not rows:
         return
-    columns = [name for name in rows[0] if name != key]
     statement = (
         update(table)
-        .where(table.c[key] == bindparam("this_row"))
-        .values({name: bindparam(f"new_{name}") for name in columns})
+        .where(*(table.c[key] == bindparam(f"this_{key}") for key in keys))
+        .values({name: bindparam(f"new_{name}") for name in rows[0] if name not in keys})
     )
     connection.execute(
         statement,
-        [{"this_row": row[key]} | {f"new_{name}": row[name] for name in columns} for row in rows],
+        [{f"{'this' if n in keys else 'new'}_{n}": v for n, v in row.items()} for row in rows],
     )
 
 

@@ -132,8 +132,8 @@ def _after_join(cycle: Cycle, run: Run, view: AgentView, new: bool) -> None:
         changeover.joined(cycle, run, healing, node, new)
     elif view.generation < run.generation and view.phase in (Phase.STARTING, Phase.RUNNING):
         _stop_past(cycle, run, view)
-    for action, _ in tuple(cycle.state.pending.values()):
-        if action.run_id == run.run_id and action.node == node and action.kind in _ORDERS:
+    for action, _ in cycle.state.pending.of_run(run.run_id):
+        if action.node == node and action.kind in _ORDERS:
             cycle.again(action)
 
 
@@ -141,8 +141,8 @@ def _stop_past(cycle: Cycle, run: Run, view: AgentView) -> None:
     """Ranks of a generation that is over stop, in every mode; an incident says why, at once over
     where no other is open."""
     past, node = run.generation - 1, view.node
-    for action, _ in cycle.state.pending.values():
-        if (action.run_id, action.node, action.kind) == (run.run_id, node, ActionKind.STOP_RANKS):
+    for action, _ in cycle.state.pending.of_run(run.run_id):
+        if (action.node, action.kind) == (node, ActionKind.STOP_RANKS):
             return
     incident = cycle.incident_of(run)
     if incident is None:

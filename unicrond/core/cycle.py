@@ -130,14 +130,13 @@ class Cycle:
 
     def resolve_older(self, run: Run, why: str) -> None:
         """A generation runs, so whatever was wrong with those before it is over."""
-        for incident in tuple(self.state.incidents.values()):
-            if incident.run_id == run.run_id and incident.generation < run.generation:
+        for incident in self.state.incidents.of_run(run.run_id):
+            if incident.generation < run.generation:
                 self.close_incident(incident.incident_id, IncidentState.RESOLVED, why)
 
     def incident_of(self, run: Run) -> Incident | None:
         """The open incident of this run, newest first."""
-        incidents = self.state.incidents.values()
-        mine = [i for i in incidents if i.run_id == run.run_id and not i.only_told]
+        mine = [i for i in self.state.incidents.of_run(run.run_id) if not i.only_told]
         return mine[-1] if mine else None
 
     # story
@@ -255,8 +254,8 @@ class Cycle:
 
     def supersede(self, run: Run, kinds: frozenset[ActionKind], why: str) -> None:
         """Ends intents of this run that are no longer wanted."""
-        for action, _ in tuple(self.state.pending.values()):
-            if action.run_id == run.run_id and action.kind in kinds:
+        for action, _ in self.state.pending.of_run(run.run_id):
+            if action.kind in kinds:
                 self.settle(Outcome(action.key, self.now, OutcomeState.MOOT, why))
 
     def set_pauses(self, pauses: tuple[Pause, ...]) -> None:

@@ -84,10 +84,12 @@ def drain_incident(state: State, node: str) -> int:
 
 def avoided(state: State, run: Run) -> frozenset[str]:
     """Nodes that we drained or are about to: no generation starts there."""
-    ours = {name for name in state.nodes if drained_by_us(state, name)}
+    if state.drained_of is not state.nodes:  # looked for once in each look at Slurm
+        state.drained_of = state.nodes
+        state.drained = frozenset(name for name in state.nodes if drained_by_us(state, name))
     leaving = {
         loss.node
         for loss in run.losses
         if loss.state not in (LossState.SUSPECTED, LossState.RETURNED, LossState.UNCONFIRMED)
     }
-    return frozenset(ours | leaving)
+    return state.drained | leaving

@@ -104,7 +104,7 @@ def hand_over(cycle: Cycle, run: Run, why: str) -> None:
 def undecided(cycle: Cycle, run: Run) -> Incident | None:
     """The incident of this run that waits until enough of its nodes are heard."""
     waiting = (IncidentState.OPEN, IncidentState.PERSON)
-    mine = (i for i in cycle.state.incidents.values() if i.run_id == run.run_id)
+    mine = cycle.state.incidents.of_run(run.run_id)
     open_ = (i for i in mine if i.state in waiting and not i.only_told)
     return next((i for i in open_ if not i.decided_at), None)
 

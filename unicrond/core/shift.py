@@ -14,7 +14,8 @@ from unicrond.model.run import AgentView, Healing, Joining, Loss, Run
 def shift(state: State, seconds: float) -> None:
     """What was noted before the step is as old as it was."""
     state.started_at += seconds
-    state.pending = {key: (action, at + seconds) for key, (action, at) in state.pending.items()}
+    for key, (action, at) in state.pending.items():
+        state.pending[key] = action, at + seconds
     state.returning = {
         node: replace(back, since=back.since + seconds, asked_at=back.asked_at + seconds)
         for node, back in state.returning.items()

@@ -98,8 +98,7 @@ def _open(cycle: Cycle, run: Run, kind: str, rank: int | None) -> Incident | Non
 
 
 def _observed(cycle: Cycle, run: Run) -> list[Incident]:
-    incidents = cycle.state.incidents.values()
-    return [i for i in incidents if i.run_id == run.run_id and i.only_told]
+    return [i for i in cycle.state.incidents.of_run(run.run_id) if i.only_told]
 
 
 def _tell(cycle: Cycle, run: Run, seen: Observation) -> None:

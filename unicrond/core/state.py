@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from detectors.hang import Evidence
 from detectors.stragglers import Comparison
 from detectors.trust import Ledger
+from unicrond.core.byrun import ByRun
 from unicrond.core.policy import Policy
 from unicrond.model.cluster import Allocation, Node
 from unicrond.model.decision import Action, ActionKey, Mode
@@ -15,6 +16,17 @@ from unicrond.model.incident import Incident, Signal
 from unicrond.model.pause import Pause, PauseScope, paused
 from unicrond.model.run import Run
 from unicrond.ports import Saved
+
+Sent = tuple[Action, float]  # and when, Unix seconds
+Pending = ByRun[ActionKey, Sent]
+
+
+def pending(items: Iterable[tuple[ActionKey, Sent]] = ()) -> Pending:
+    return ByRun(lambda sent: sent[0].run_id, items)
+
+
+def open_incidents(items: Iterable[tuple[int, Incident]] = ()) -> ByRun[int, Incident]:
+    return ByRun(lambda incident: incident.run_id, items)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +46,15 @@ class State:
     mode: Mode
     nodes: Mapping[str, Node] = field(default_factory=dict)  # last known
     allocations: Mapping[int, Allocation] = field(default_factory=dict)  # last known
+    drained_of: Mapping[str, Node] | None = None  # the nodes that `drained` was found in
+    drained: frozenset[str] = frozenset()  # by us
     snapshot_at: float = 0.0
     slurm_error: str = ""  # why it cannot be read
     slurm_doubt: str = ""  # which of its records make no sense
     runs: dict[int, Run] = field(default_factory=dict)
-    incidents: dict[int, Incident] = field(default_factory=dict)  # not closed
+    incidents: ByRun[int, Incident] = field(default_factory=open_incidents)  # not closed
     resolved: dict[int, Incident] = field(default_factory=dict)  # the last one, by run
-    pending: dict[ActionKey, tuple[Action, float]] = field(default_factory=dict)  # and when sent
+    pending: Pending = field(default_factory=pending)  # without an outcome
     next_incident_id: int = 1
     next_ordinal: int = 0  # of actions; never repeats
     drains: list[tuple[float, str]] = field(default_factory=list)  # of a day
@@ -84,8 +98,8 @@ class State:
         self.returns = [return_ for return_ in self.returns if return_[0] > time]
         self.staying = {(run_id, node) for run_id, node in self.staying if run_id in self.runs}
         self.victims &= self.incidents.keys()
-        self.joins = [join for join in self.joins if join[0] > time]
         self.kept = [kept for kept in self.kept if kept[0] > time]
+        self.joins = [join for join in self.joins if join[0] > time]
         self.resizes = [resize for resize in self.resizes if resize[0] > time]
         self.planned = {
             run_id: told for run_id, told in self.planned.items() if run_id in self.runs
@@ -125,8 +139,8 @@ def from_saved(saved: Saved, policy: Policy, now: float) -> State:
         started_at=now,
         mode=saved.mode or policy.mode,
         runs=runs,
-        incidents={incident.incident_id: incident for incident in saved.incidents},
-        pending={action.key: (action, 0.0) for action in saved.unfinished},
+        incidents=open_incidents((one.incident_id, one) for one in saved.incidents),
+        pending=pending((action.key, (action, 0.0)) for action in saved.unfinished),
         next_incident_id=saved.next_incident_id,
         next_ordinal=saved.next_ordinal,
         drains=list(saved.drains),
