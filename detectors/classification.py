@@ -32,7 +32,7 @@ from detectors import (
     xid,
 )
 from detectors.guess import better
-from detectors.harmless import about, kept_lines, plain
+from detectors.harmless import about, facts, kept_lines, plain
 from detectors.prefilter import Prefilter
 from detectors.rules import NONE, PEER, SELF, SEV2, UNKNOWN, Finding, Text, apply, blamed, finding
 from detectors.verdict import HARMLESS, Kind, Tier, Verdict
@@ -141,7 +141,7 @@ def _in_company(found: Finding, seen: Text) -> Finding:
 
 def read(source_kind: str, text: str) -> Text:
     text = clipped(text)
-    kept = unwrapped(kept_lines(text))
+    kept = unwrapped(kept_lines(facts(text)))
     return Text(source_kind, kept, kept.lower(), text.lower())
 
 

@@ -124,6 +124,10 @@ OTHERS_LEAVE = re.compile(
     r"tasks? [\d,-]+: terminated|connection restored to"
 )
 NODE_IS_WELL = re.compile(r"sw power cap *: *active")
+GUESSES = re.compile(
+    r"(?i)(?:there are )?(?:some|many|several) (?:potential|common|possible|likely) (?:root )?causes"
+    r"[^\n]*"
+)
 # An exception's own line: whatever words it holds, somebody raised it.
 RAISED = re.compile(r"(?:\[rank\d+\]: ?)?[a-z_][\w.]*(?:error|exception): (?!0\b)")
 FOLLOWS_IGNORED = re.compile(
@@ -136,6 +140,11 @@ def plain(text: str) -> str:
     if "\x1b" in text or "[" in text:
         text = ANSI.sub("", text)
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
+def facts(text: str) -> str:
+    """Without what software lists as a cause that may be: the words are guesses, no facts."""
+    return GUESSES.sub("", text) if " causes" in text else text
 
 
 def kept_lines(text: str) -> str:

@@ -122,7 +122,8 @@ RULES = (
          ("marked as failed. initiating recovery? yes", "resiliency"),
          "marked as failed. initiating recovery. yes", tier=HARD),
     Rule("link.counter", Kind.FLAPPING, SEV3, ("link_downed", "linkdowned"),
-         r"link_?downed(counter)?['\"]?[ :=.]+[1-9]", tier=HARD),
+         r"link_?downed(counter)?['\"]?[ :=.]+[1-9]", tier=HARD,
+         unless=r"\[linkdownedcounter == "),  # since whenever the fabric's counters were cleared
     Rule("net.cqe", Kind.NETWORK, SEV3, ("dump error cqe", "dump_cqe", "error cqe"),
          blame=UNKNOWN, tier=SYMPTOM),
     Rule("net.mpi", Kind.NETWORK, SEV3, ("btl_tcp_endpoint",), blame=UNKNOWN, tier=SYMPTOM),

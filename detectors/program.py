@@ -62,7 +62,7 @@ RULES = (
           "jsondecodeerror", "tomldecodeerror", "invalid configuration", "config error",
           "configuration error", "is not divisible by", "must be divisible",
           "not evenly divisible", "invalid value for", "missing required", "unknown option",
-          "unknown argument", "world size", "environment variable", "environment variables",
+          "unknown argument", "config file", "configuration file", "world size", "environment variable", "environment variables",
           "invalid literal for int", "unsupported argument", "invalid argument:",
           "is not equal to micro_batch", "arguments are not used", "unused arguments",
           "assertion failed: "),
@@ -72,6 +72,8 @@ RULES = (
          r"omegaconf\.errors|yaml\.(scanner|parser)|jsondecodeerror|tomldecodeerror|"
          "invalid configuration|config(uration)? ?error|(is not|must be|not evenly) divisible|"
          r"error: [^\n]*(invalid value|missing required|unknown (option|argument))|(error|"
+         r"exception)[^\n]*\bconfig(uration)? file[^\n]*(unknown|invalid|missing|unexpected|"
+         r"unsupported)|(error|"
          r"exception)[^\n]*world.?size[^\n]*(but|not|must|!=|greater|less|mismatch)|(error|"
          r"exception)[^\n]*environment variable|micro_batch|arguments are not used|"
          r"unused arguments|"
@@ -180,7 +182,8 @@ RULES = (
 LAST_LINE = re.compile(
     r"(?m)^[^\n]{0,60}?(?<![\w.])((?:[a-z_]\w*\.)*(?!childfailed|calledprocess|processexited|"
     r"processraised|signalexc)"
-    r"[a-z_]\w*(?<!_)(?:error|exception|failure))\b *(?::|$)"
+    r"[a-z_]\w*(?<!_)(?:error|exception|failure))\b *(?::|$)|"
+    r"^(?:\[?rank ?\d+\]?: )?(exception): \S"
 )
 
 
@@ -188,4 +191,12 @@ def find_exception(text: Text) -> Iterator[Finding]:
     """An exception that no rule knows."""
     match = LAST_LINE.search(text.lower)
     if match is not None:
-        yield finding(text, match.start(1), SUMMARY, "python.other", Kind.SOFTWARE, SEV2, UNKNOWN)
+        yield finding(
+            text,
+            match.start(1 if match[1] else 2),
+            SUMMARY,
+            "python.other",
+            Kind.SOFTWARE,
+            SEV2,
+            UNKNOWN,
+        )

@@ -125,13 +125,15 @@ RULES = (
     Rule("slurm.prolog", Kind.EXITED, SEV1,
          ("prolog", "epilog", "batch job complete failure", "launch failed requeued held",
           "requeued in held state", "launch failure limit", "requeued held",
-          "slurmd could not", "job env setup error",
+          "slurmd could not", "job env setup error", "slurmstepd failed to send",
+          "_forkexec_slurmstepd", "_send_slurmstepd_init",
           "plugin stack initialization failed", "launch_failed_requeued",
           "requeued_in_held"),
          r"batch job complete failure|job env setup error|(prolog|epilog)[^\n]*(fail|error|"
          r"status|time(d |-)?out|"
          "unable|exit code [1-9])|requeued[_ ](in[_ ])?held|launch failure limit|"
-         "slurmd could not (execve|set up|connect)|plugin stack initialization failed", tier=HARD),
+         "slurmd could not (execve|set up|connect)|slurmstepd failed to send|"
+         r"_(forkexec|send)_slurmstepd\w*: [^\n]*(fail|error|unable)|plugin stack initialization failed", tier=HARD),
     Rule("slurm.registration", Kind.CONFIGURATION, SEV1,
          ("low realmemory", "low real_memory", "low socket", "low cpu", "low tmpdisk",
           "low tmp disk", "count too low", "corespec differ", "bad core count",
@@ -170,7 +172,8 @@ RULES = (
          "couldn't chdir|memory specification|job violates|unable to create step|"
          "couldn't start container|failed to import docker|container start failed|layout tasks|"
          "gres[^\n]*not found in the job|failed to distribute tasks|lookup failure for node|"
-         r"cpu bind(ing outside| request)|are mutually exclusive|pyxis: [^\n]*(failed|couldn't)",
+         r"cpu bind(ing outside| request)|are mutually exclusive|pyxis: [^\n]*(failed|couldn't)|"
+         r"error: pyxis: (?! *\[(info|warn)|[^\n]*printing)",
          recurs=True),
     Rule("slurm.controller.away", Kind.REFUSED, SEV3,
          ("slurm controller (connect failure", "controller (shutdown", "controller (receive"),
