@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import json
 import os
+import resource
 import secrets
 import signal
 import socket
@@ -272,6 +273,8 @@ def main() -> int:
     parser.add_argument("--incidents", type=int, default=1_000_000, help="stored; 0: none")
     parser.add_argument("--profile", default="", help="file for cProfile; CPU means nothing then")
     asked = parser.parse_args()
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started ends with it
     before = os.getloadavg()
     figures = asyncio.run(measure(asked))

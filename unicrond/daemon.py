@@ -14,6 +14,7 @@ import asyncio
 import gc
 import logging
 import os
+import resource
 import signal
 import sys
 import time
@@ -132,6 +133,8 @@ class Daemon:
         stop = asyncio.Event()
         gc.set_threshold(*GARBAGE)
         sys.setswitchinterval(SWITCH_SECONDS)
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # one an agent
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
