@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bench import transition_copies, transition_starts
+from bench import transition_copies, transition_replicas, transition_starts
 from bench.report import Figure, figure, finish, tell
 from bench.stage import Stage, stage
 
@@ -210,6 +210,17 @@ def starts(rounds: int) -> list[Figure]:
     ]
 
 
+def replicas(rounds: int) -> list[Figure]:
+    tell("copies of 500 MB to another node and back")
+    found = transition_replicas.measure(rounds)
+    back = [transition_replicas.DATA_BYTES / 1e6 / seconds for seconds in found["back"]]
+    name = "state of a lost node is read from another one"
+    return [
+        figure("a copy of 500 MB is on another node after", "s", found["there"], goal=3.0),
+        figure(name, "MB/s", back, goal=500.0, better="higher"),
+    ]
+
+
 def torchrun(rounds: int) -> list[Figure]:
     """The same training without unicron; the clock stops as all have done the failed train step."""
     seconds, redone = [], []
@@ -283,10 +294,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parts: dict[str, Callable[[int], list[Figure]]] = {
         "faults": faults, "leaks": leaks, "throughput": throughput, "copies": copies,
-        "starts": starts, "torchrun": torchrun,
+        "replicas": replicas, "starts": starts, "torchrun": torchrun,
     }  # fmt: skip
     often = {"faults": 5, "leaks": 20, "throughput": 2000, "copies": 10, "starts": 10}
-    often |= {"torchrun": 3}
+    often |= {"replicas": 5, "torchrun": 3}
     parser.add_argument("--only", choices=list(parts), nargs="+", default=list(parts))
     parser.add_argument("--rounds", type=int, help=f"of each part; default {often}")
     options = parser.parse_args()

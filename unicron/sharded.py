@@ -142,7 +142,14 @@ class Sharded:
         skeleton, named, chunks = parts.collect(what)
         kept = [one for one in chunks if here.keeps(one.holders) and one.tensor.numel()]
         description, size = parts.describe(skeleton, named, kept, here.rank, here.size)
-        self._find_out_whether_alone(here, kept)
+        copies = self._find_out_whether_alone(here, kept)
+        if here.rank == 0 and not self._slots[0].is_mapped:
+            again = f", as much again of each of {copies} other nodes" if self._alone else ""
+            print(
+                f"unicron: copies in memory take {SLOTS} x {size >> 20} MiB of each of "
+                f"{len(here.here)} ranks on this node{again}",
+                file=sys.stderr,
+            )
         target = disk / storage.NAME.format(step, here.token) if disk else None
         slot, data = self._begin(step, description, size, agreed, target)
         views = state.views(description, data)
@@ -157,8 +164,8 @@ class Sharded:
         copying = Copying(step, slot, data, views, description, target, on_disk)
         self._behind.start(lambda: self._finish(here, copying))
 
-    def _find_out_whether_alone(self, here: World, kept: Sequence[Chunk]) -> None:
-        """Else the agent need not hand it to other nodes, and is told so."""
+    def _find_out_whether_alone(self, here: World, kept: Sequence[Chunk]) -> int:
+        """Else the agent need not hand it to other nodes, and is told so. How many these are."""
         copies = replicated.read(self._folder).copies
         self._alone = any(here.elsewhere(one.holders) < copies for one in kept)
         mark = self._slots[0].path.with_name(replicated.ELSEWHERE.format(here.rank))
@@ -167,6 +174,7 @@ class Sharded:
         elif not mark.exists():
             mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             mark.touch()
+        return copies
 
     def _begin(
         self, step: int, description: bytes, size: int, agreed: Agreed, disk: Path | None

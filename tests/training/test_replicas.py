@@ -182,6 +182,19 @@ def test_an_older_set_or_generation_is_refused(tmp_path: Path) -> None:
         until_safe(folders["n1"], 1)
 
 
+def test_an_agent_that_is_started_again_sends_nothing_twice(tmp_path: Path) -> None:
+    folders = two(tmp_path)
+    write(folders["n1"], 0, 1, b"x" * 1000)
+    kept = folders["n2"] / SET / "part-0.0@n1"
+    times = []
+    for _ in range(2):
+        with replicated_among(folders):
+            until_safe(folders["n1"], 1)
+        times.append(kept.stat().st_mtime_ns)
+        (folders["n1"] / replicated.NAME).unlink()
+    assert times[0] == times[1]
+
+
 def test_bytes_go_no_faster_than_allowed(tmp_path: Path) -> None:
     folders = two(tmp_path)
     write(folders["n1"], 0, 1, bytes(30 << 20))

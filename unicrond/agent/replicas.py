@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 0.1
 TELL_SECONDS = 1.0
 STUCK_SECONDS = 15.0
+STOP_SECONDS = 1.0
 AGAIN_SECONDS = 1.0  # after one that was not taken
 OWN = re.compile(r"part-(\d{1,6})\.\d")
 NO_OTHER = "there is no other node of the run"
@@ -92,8 +93,9 @@ class Replicas:
         self._thread.start()
 
     def stop(self) -> None:
+        """What is on its way ends by itself, and tells nobody any more."""
         self._over.set()
-        self._thread.join(bulk.SILENCE_SECONDS)
+        self._thread.join(STOP_SECONDS)
 
     def _run(self) -> None:
         while not self._over.wait(LOOK_SECONDS):
@@ -171,7 +173,8 @@ class Replicas:
         if told.off and told.off not in (NO_OTHER, self._said):
             self._said = told.off
             self._say(f"state is not kept on other nodes for now: {told.off}")
-        if told.off == NO_OTHER and not self._folder.exists():  # nobody needs it yet
+        needed = told.off != NO_OTHER or self._folder.exists()
+        if not needed or self._over.is_set():  # the folder is about to be removed
             return
         try:
             arena.make_private(self._folder)
