@@ -36,7 +36,7 @@ class Beside:
         state = world.core.state
         self._windows.look(state.live_runs())
         triggers = tuple(self._triggers.look(state, world.clock.at))
-        stirred = self._stirs.look(state)
+        stirred = self._stirs.look(state, world.clock.at)
         if not triggers and not stirred and world.clock.at < self._learn_due:
             return
         self._learn_due = world.clock.at + 60

@@ -22,7 +22,7 @@ from db.store import SqlStore, open_store
 from unicrond.core.policy import Policy
 from unicrond.core.state import State
 from unicrond.errors import StoreUnavailable
-from unicrond.model.cluster import Node, NodeState, Snapshot
+from unicrond.model.cluster import Allocation, JobState, Node, NodeState, Snapshot
 from unicrond.model.decision import Decision, Mode
 from unicrond.model.events import Event, PlanMade, PlannedRun
 from unicrond.model.incident import Incident, IncidentState, Proof, Review, Scope, Severity
@@ -30,6 +30,7 @@ from unicrond.model.run import AgentView, Assignment, Run, RunState, Slot
 from unicrond.model.workload import BatchScaling, Workload
 from unicrond.planning.client import Planning, recorded, worker_command
 from unicrond.planning.learning import Learning
+from unicrond.planning.stirs import Stirs
 from unicrond.planning.triggers import Cause, Trigger, Triggers
 from unicrond.planning.windows import WARM_UP_ITERATIONS, Windows
 from unicrond.planning.words import Ask, Reply
@@ -367,6 +368,28 @@ def test_what_no_single_event_leaves_was_not_foreseen_and_old_plans_are_thrown_a
     save(store, a_run(), incidents=(lost("n2"), replace(lost("n3", 2), **HEALED)))
     trigger = Trigger(Cause.NODE_RETURNED, "n3 is back", node="n3")
     assert foreseen(learning, NOW + 90, trigger).startswith("by none"), "though the first had it"
+
+
+# stirs
+
+
+def test_what_may_make_a_plan_possible_calls_for_another_try_once() -> None:
+    stirs, run = Stirs(), a_run(no_growth_until=NOW + 10)
+    state = a_state(run)
+    assert not stirs.look(state, NOW), "what was so at the start"
+    assert not stirs.look(state, NOW + 9)
+    assert stirs.look(state, NOW + 11), "it may grow again"
+    held = Allocation(9, "x", "v", 2, "", "gpu", JobState.RUNNING, ("n9",), "n9", 8)
+    for change in (
+        {"runs": {7: replace(run, generation=2)}},
+        {"allocations": {9: held}},
+        {"allocations": {}},
+        {"mode": Mode.OBSERVE},
+    ):
+        for name, value in change.items():
+            setattr(state, name, value)
+        assert stirs.look(state, NOW + 12), change
+        assert not stirs.look(state, NOW + 12)
 
 
 # the daemon's side

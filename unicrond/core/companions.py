@@ -19,7 +19,7 @@ from unicrond.core.cycle import Cycle
 from unicrond.core.guards import drained_by_us, restarts_left
 from unicrond.core.state import State
 from unicrond.model.cluster import Allocation, JobState
-from unicrond.model.decision import Action, ActionKind, Outcome, OutcomeState
+from unicrond.model.decision import Action, ActionKind, Alternative, Outcome, OutcomeState
 from unicrond.model.events import ResizeAsked
 from unicrond.model.incident import Incident, IncidentState, Scope, Severity
 from unicrond.model.run import Companion, Loss, LossState, Phase, Run, RunState
@@ -73,15 +73,19 @@ def _all_in(state: State, run: Run) -> bool:
 
 
 def grow(
-    cycle: Cycle, run: Run, incident: Incident, more: int, leave_out: Sequence[str] = ()
+    cycle: Cycle,
+    run: Run,
+    incident: Incident,
+    more: int,
+    leave_out: Sequence[str] = (),
+    weighed: tuple[Alternative, ...] = (),
 ) -> None:
     """`leave_out`: nodes that are meant for others."""
     agents = [n for n, view in sorted(run.agents.items()) if view.connected]
     helper = run.batch_host if run.batch_host in agents else next(iter(agents), "")
     number, policy = incident.incident_id, cycle.state.policy
-    cycle.decide(
-        incident, run, "grow", f"{incident.summary}: a companion job of {more} nodes is submitted"
-    )
+    reason = f"{incident.summary}: a companion job of {more} nodes is submitted"
+    cycle.decide(incident, run, "grow", reason, weighed)
     if not helper:
         cycle.close_incident(number, IncidentState.CLOSED, "no agent of it is connected")
         return

@@ -188,7 +188,8 @@ def _order(
     state, run = cycle.state, cycle.state.runs[move.run_id]
     grows = move.nodes > move.before
     choice = "grow" if grows else "shrink"
-    what = f"{_words(move)}: {plan.reason}"
+    words = _words(move)
+    what = plan.reason if plan.reason.startswith(words) else f"{words}: {plan.reason}"
     acts = state.acts_for(run) and not held
     if not acts and state.planned.get(run.run_id) == what:
         return
@@ -204,12 +205,12 @@ def _order(
         )
         return
     state.resizes.append((cycle.now, run.uid))
-    cycle.decide(incident, run, choice, what, weighed)
     if grows:
         others = [name for name in _idle(cycle, run) if name not in nodes]
         leave_out = others if set(nodes) <= set(move.placed) else []
-        companions.grow(cycle, run, incident, len(nodes), leave_out[:MOST_LEFT_OUT])
+        companions.grow(cycle, run, incident, len(nodes), leave_out[:MOST_LEFT_OUT], weighed)
     else:
+        cycle.decide(incident, run, choice, what, weighed)
         companions.shrink(cycle, run, incident, move.nodes)
 
 

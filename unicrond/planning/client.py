@@ -74,7 +74,7 @@ class Planning:
         """After each turn of the loop."""
         self.note(self._happenings.look(state, self._clock.now()))
         now = time.monotonic()
-        self._stirred |= self._stirs.look(state)
+        self._stirred |= self._stirs.look(state, self._clock.now())
         if self._stirred and now >= self._quiet_until:
             self._stirred = False
             self._woken.set()
