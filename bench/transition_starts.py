@@ -57,7 +57,8 @@ class _Agent:
         self._program = [sys.executable, str(script)]
         self._mark = f"bench-{os.getpid()}/n1/"
         self.ranks = Ranks(self._mark, lambda _: None)
-        self.standby = Standby(self._program, folder, self.ranks.not_ours)
+        known = self.ranks.not_ours
+        self.standby = Standby(self._program, folder, known, answer_seconds=LIMIT_SECONDS)
         self._generation = 0
 
     def launch(self) -> Launch:
@@ -78,7 +79,7 @@ class _Agent:
         launch = self.launch()
         ordered = time.monotonic()
         self.ranks.start([launch], await self.standby.fork([launch]))
-        await _until(lambda: launch.output.read_text().startswith("at "))
+        await _until(lambda: "\n" in launch.output.read_text())
         return float(launch.output.read_text().split()[1]) - ordered
 
     async def stop(self) -> None:
