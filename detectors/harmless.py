@@ -108,6 +108,7 @@ HARMLESS = re.compile(
             r"nfs: server .* ok\b|connection restored to|port active|cable plugged|"
             r"connection was restored|reconnected|recovered from",
             # counters and settings
+            r"^\W*\w+, *(?:counter|gauge|label|histogram|summary),|^# (?:help|type) \w+ ",
             r"^\W*[\w -]+ : *(?:not active|n/a|no|none|false|disabled)\s*$",
             r"thrown while requesting (?:head|get)",
             r"sw power cap *: *active|\bidle *: *active|applications clocks setting *: *active",
@@ -125,8 +126,8 @@ OTHERS_LEAVE = re.compile(
 )
 NODE_IS_WELL = re.compile(r"sw power cap *: *active")
 GUESSES = re.compile(
-    r"(?i)(?:there are )?(?:some|many|several) (?:potential|common|possible|likely) (?:root )?causes"
-    r"[^\n]*"
+    r"(?i)(?:there are )?(?:some|many|several) (?:potential|common|possible|likely) "
+    r"(?:root )?causes[^\n]*"
 )
 # An exception's own line: whatever words it holds, somebody raised it.
 RAISED = re.compile(r"(?:\[rank\d+\]: ?)?[a-z_][\w.]*(?:error|exception): (?!0\b)")

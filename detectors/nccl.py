@@ -31,7 +31,8 @@ RULES = (
          "library is too old|fi_getinfo\\(?\\)? call failed|too old version|invali[dg] config|"
          "invalid nccl_|no transport found|"
          "no path computed|protocol not available|function not implemented|"
-         "operation not supported|no data available|minimum requirement|not supported (prior|by|on)|detected mixed|"
+         "operation not supported|no data available|minimum requirement|"
+         "not supported (prior|by|on)|detected mixed|"
          r"different link|(rc: -22|error: -22|invalid argument)(?!'))",
          unless="cuda failure|reg_mr|modify_qp", recurs=True),
     Rule("nccl.nvml", Kind.GPU_DRIVER, SEV1, ("nccl warn",),

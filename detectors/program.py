@@ -14,6 +14,13 @@ from detectors.verdict import Kind, Tier
 
 PROCESS, SYMPTOM, SUMMARY = Tier.PROCESS, Tier.SYMPTOM, Tier.SUMMARY
 
+# What an exception says of settings that do not go together: nobody's code is wrong.
+SETTINGS = (
+    r"(?:value|assertion|runtime|notimplemented)error: [^\n]*(?:\b(?:not |in)compatible with\b|"
+    r"\bconfig(?:uration)? (?:values?|options?|keys?|entr|fields?|file)|trainingarguments|"
+    r"cuda_visible_devices|\blocal_rank\b|please (?:set|specify|upgrade|correct) |"
+    r"[ `'\"(]--[a-z][\w-]+)"
+)
 # fmt: off
 RULES = (
     Rule("config.import", Kind.CONFIGURATION, SEV2,
@@ -62,7 +69,8 @@ RULES = (
           "jsondecodeerror", "tomldecodeerror", "invalid configuration", "config error",
           "configuration error", "is not divisible by", "must be divisible",
           "not evenly divisible", "invalid value for", "missing required", "unknown option",
-          "unknown argument", "config file", "configuration file", "world size", "environment variable", "environment variables",
+          "unknown argument", "config file", "configuration file", "world size", "valueerror: ",
+          "assertionerror: ", "runtimeerror: ", "environment variable", "environment variables",
           "invalid literal for int", "unsupported argument", "invalid argument:",
           "is not equal to micro_batch", "arguments are not used", "unused arguments",
           "assertion failed: "),
@@ -76,7 +84,7 @@ RULES = (
          r"unsupported)|(error|"
          r"exception)[^\n]*world.?size[^\n]*(but|not|must|!=|greater|less|mismatch)|(error|"
          r"exception)[^\n]*environment variable|micro_batch|arguments are not used|"
-         r"unused arguments|"
+         r"unused arguments|" + SETTINGS + "|"
          r"assertion failed: [^\n]*(world|mpi|tp|pp|dp)_?(size)?\b", recurs=True),
     Rule("python.bug", Kind.USER_BUG, SEV2, ("error", "exception", "stopiteration"),
          r"(?m)^[^\n]{0,120}?(?<![\w.])((syntax|indentation|tab|name|type|attribute|key|index|"

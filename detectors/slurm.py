@@ -133,7 +133,8 @@ RULES = (
          r"status|time(d |-)?out|"
          "unable|exit code [1-9])|requeued[_ ](in[_ ])?held|launch failure limit|"
          "slurmd could not (execve|set up|connect)|slurmstepd failed to send|"
-         r"_(forkexec|send)_slurmstepd\w*: [^\n]*(fail|error|unable)|plugin stack initialization failed", tier=HARD),
+         r"_(forkexec|send)_slurmstepd\w*: [^\n]*(fail|error|unable)|"
+         "plugin stack initialization failed", tier=HARD),
     Rule("slurm.registration", Kind.CONFIGURATION, SEV1,
          ("low realmemory", "low real_memory", "low socket", "low cpu", "low tmpdisk",
           "low tmp disk", "count too low", "corespec differ", "bad core count",
@@ -165,7 +166,7 @@ RULES = (
           "couldn't start container", "failed to import docker image", "container start failed",
           "unable to layout tasks", "not found in the job", "failed to distribute tasks", "pyxis: ",
           "lookup failure for node", "mutually exclusive", "cpu bind request",
-          "cpu binding outside"),
+          "cpu binding outside", "sbatch: error: ", "salloc: error: "),
          "requested (node|partition) configuration|invalid (account|partition|qos|generic|user)|"
          "unable to allocate resources: (?!.*(contact|timed out|connect))|"
          r"submission failed: (?!.*(contact|timed out|connect))|more processors|execve\(\)|"
@@ -173,6 +174,8 @@ RULES = (
          "couldn't start container|failed to import docker|container start failed|layout tasks|"
          "gres[^\n]*not found in the job|failed to distribute tasks|lookup failure for node|"
          r"cpu bind(ing outside| request)|are mutually exclusive|pyxis: [^\n]*(failed|couldn't)|"
+         r"(sbatch|salloc): error: (?![^\n]*(contact|connect|timed out|retry|revoked|zero bytes|"
+         r"plugin))|"
          r"error: pyxis: (?! *\[(info|warn)|[^\n]*printing)",
          recurs=True),
     Rule("slurm.controller.away", Kind.REFUSED, SEV3,
