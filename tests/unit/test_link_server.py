@@ -285,6 +285,22 @@ def test_a_slow_handshake_ends_and_too_many_at_once_are_turned_away() -> None:
     with_bystander(story, limits=limits)
 
 
+def test_who_dials_while_many_shake_hands_waits_and_is_let_in() -> None:
+    limits = replace(DEFAULT_LIMITS, half_open=2, handshake_seconds=0.3)
+
+    async def story(world: World) -> None:
+        callers = [await world.caller() for _ in range(2)]
+        await asyncio.sleep(0.1)
+        gone = await world.caller()
+        gone.close("it has no patience", abort=True)
+        late = await serving(world)
+        assert all(caller.closed for caller in callers)
+        assert dict(world.server.counts) == {"slow_handshake": 2}
+        late.close("seen enough")
+
+    with_bystander(story, limits=limits)
+
+
 def test_a_slow_loris_gains_nothing_by_sending_a_byte_at_a_time() -> None:
     async def story(world: World) -> None:
         channel = await world.caller()
