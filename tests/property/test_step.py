@@ -198,3 +198,13 @@ def test_observing_never_orders_anything(story: list[tuple[Event, float, bool]])
         kinds = {action.kind for action in changes.intents}
         # an agent of a generation that is over is told to stop in every mode
         assert kinds <= {ActionKind.NOTIFY, ActionKind.STOP_RANKS}
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(moments, max_size=25))
+def test_the_same_story_gives_the_same_changes(story: list[tuple[Event, float, bool]]) -> None:
+    first, second = (Core(from_saved(Saved(), Policy(mode=Mode.ACTIVE), START)) for _ in range(2))
+    now = START
+    for event, wait, _ in story:
+        now += wait
+        assert repr(first.step(now, [event])) == repr(second.step(now, [event]))
