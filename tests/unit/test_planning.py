@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -14,51 +12,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from planningworld import NAMES, NOW, STARTED, a_run, a_state, lost
 
 from db.codec import dumps, loads
 from db.knowledge import Knowledge, Learned, Observation
 from db.queries import Queries
 from db.store import SqlStore, open_store
-from unicrond.core.policy import Policy
 from unicrond.core.state import State
-from unicrond.errors import StoreUnavailable
 from unicrond.model.cluster import Allocation, JobState, Node, NodeState, Snapshot
 from unicrond.model.decision import Decision, Mode
-from unicrond.model.events import Event, PlanMade, PlannedRun
-from unicrond.model.incident import Incident, IncidentState, Proof, Review, Scope, Severity
-from unicrond.model.run import AgentView, Assignment, Run, RunState, Slot
-from unicrond.model.workload import BatchScaling, Workload
-from unicrond.planning.client import Planning, recorded, worker_command
+from unicrond.model.incident import IncidentState, Proof, Review, Severity
+from unicrond.model.run import Run, RunState
+from unicrond.planning.client import recorded, worker_command
 from unicrond.planning.learning import Learning
 from unicrond.planning.stirs import Stirs
 from unicrond.planning.triggers import Cause, Trigger, Triggers
 from unicrond.planning.windows import WARM_UP_ITERATIONS, Windows
 from unicrond.planning.words import Ask, Reply
 from unicrond.ports import Changes
-
-NOW = 10_000.0
-NAMES = ("n1", "n2", "n3")
-STARTED = Trigger(Cause.RUN_STARTED, "run 7 started", 7)
-
-
-def a_run(**more: Any) -> Run:
-    slots = tuple(Slot(i, f"m{i}", name, 0) for i, name in enumerate(NAMES))
-    told = {
-        "run_id": 7, "name": "r", "user": "u", "uid": 1, "weight": 1.0, "min_nodes": 1,
-        "max_nodes": 3, "ranks_per_node": 1, "nodes": NAMES, "batch_host": "n1", "restarts": 0,
-        "state": RunState.RUNNING, "generation": 1, "assignment": Assignment(1, "a", slots),
-        "agents": {name: AgentView(name, "a", True, NOW) for name in NAMES},
-        "workload": Workload(1e15, BatchScaling.FIXED, workers=3),
-    }  # fmt: skip
-    return Run(**{**told, **more})
-
-
-def lost(node: str, number: int = 1, **more: Any) -> Incident:
-    told = {"summary": f"{node} is silent", **more}
-    return Incident(
-        number, NOW, "lost connection", Severity.SEV1, Scope.NODE, 7, 1, node, None, **told
-    )
-
 
 # windows
 
@@ -101,12 +72,6 @@ def test_iterations_that_the_script_tells_do_where_none_are_counted() -> None:
 
 
 # triggers
-
-
-def a_state(*runs: Run, **more: Any) -> State:
-    state = State(Policy(), 0.0, Mode.ACTIVE, **more)
-    state.runs = {run.run_id: run for run in runs}
-    return state
 
 
 def nodes(**states: NodeState) -> dict[str, Node]:
@@ -392,102 +357,7 @@ def test_what_may_make_a_plan_possible_calls_for_another_try_once() -> None:
         assert not stirs.look(state, NOW + 12)
 
 
-# the daemon's side
-
-WORKER = """
-import json, sys
-for line in sys.stdin:
-    asked = json.loads(line)
-    if any(t["what"] == "die once" for t in asked["triggers"]) and not open(sys.argv[1]).read():
-        open(sys.argv[1], "w").write("died")
-        sys.exit(1)
-    move = {"run_id": 7, "pool": "p", "generation": 1, "before": 3, "nodes": 2}
-    runs = [move] if any(t["what"] == "move" for t in asked["triggers"]) else []
-    plan = {"choice": "stay", "reason": "nothing pays", "alternatives": [], "doc": "{}"}
-    plan["runs"] = runs
-    line = {"text": "as predicted", "run_id": 7, "incident_id": 12}
-    plan = plan if asked["triggers"] else None
-    print(json.dumps({"facts": [], "lines": [line], "plan": plan}), flush=True)
-"""
-
-
-class Books:
-    """What was written, and a fault as of a full disk."""
-
-    def __init__(self) -> None:
-        self.known: list[Knowledge] = []
-        self.fault = False
-
-    def learn(self, known: Knowledge) -> None:
-        if self.fault:
-            raise StoreUnavailable("full")
-        self.known.append(known)
-
-
-class AClock:
-    def now(self) -> float:
-        return NOW
-
-
-def drive(tmp_path: Path, books: Books, *triggers: Trigger) -> list[Event]:
-    """What the loop is told until a plan is written, a few seconds at most."""
-    told = list[Event]()
-
-    async def run() -> None:
-        memory = tmp_path / "memory"
-        memory.touch()
-        worker = [sys.executable, "-c", WORKER, str(memory)]
-        planning = Planning(books, AClock(), worker, told.append, 0.0)
-        planning.look(a_state())
-        planning.note(triggers)
-        task = asyncio.create_task(planning.run())
-        async with asyncio.timeout(20):
-            while not any(known.plans for known in books.known):
-                await asyncio.sleep(0.02)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    asyncio.run(run())
-    return told
-
-
-def test_a_plan_is_recorded_as_a_decision_that_is_not_carried_out(tmp_path: Path) -> None:
-    books = Books()
-    drive(tmp_path, books, STARTED, Trigger(Cause.SEV1, "n2 is silent", 7, 12, "n2", 1))
-    known = next(known for known in books.known if known.plans)
-    assert [(d.acts, d.run_id, d.incident_id) for d in known.decisions] == [
-        (False, 7, 0), (False, 7, 12)
-    ]  # fmt: skip
-    *_, last = known.journal
-    assert (last.text, last.kind, last.incident_id) == ("as predicted", "plan", 12)
-    line = known.journal[0]
-    assert line.text == "run 7 started: nothing pays"
-    assert (line.run_id, line.at, line.kind) == (7, known.decisions[0].at, "plan")
-    assert known.plans[0].cause == "SEV1"
-
-
-def test_the_loop_is_told_of_a_plan_that_moves_a_run_and_of_no_other(tmp_path: Path) -> None:
-    assert drive(tmp_path, Books(), STARTED) == []
-    (event,) = drive(tmp_path, Books(), replace(STARTED, what="move"))
-    assert event == PlanMade(NOW, NOW, "nothing pays", (PlannedRun(7, "p", 1, 3, 2),))
-
-
-def test_what_the_store_does_not_take_is_written_later(tmp_path: Path) -> None:
-    books = Books()
-    planning = Planning(books, AClock(), [], print)
-    books.fault = True
-    for at in (1.0, 2.0):
-        planning.write(Knowledge(learned=(Learned("a", "b", at, "{}"),)))
-    assert books.known == []
-    books.fault = False
-    planning.write(Knowledge())
-    assert [known.learned[0].at for known in books.known] == [1.0, 2.0]
-
-
-def test_a_worker_that_dies_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    books = Books()
-    drive(tmp_path, books, replace(STARTED, what="die once"))
-    assert (tmp_path / "memory").read_text() == "died"
+# the process
 
 
 def test_the_workers_process_answers_and_ends_with_its_input(
@@ -503,15 +373,3 @@ def test_the_workers_process_answers_and_ends_with_its_input(
     )  # fmt: skip
     reply = loads(Reply, ended.stdout)
     assert reply.plan is not None and reply.plan.choice == "shrink"
-
-
-def test_a_worker_that_cannot_be_started_ends_nothing() -> None:
-    async def run() -> None:
-        planning = Planning(Books(), AClock(), ["/nowhere/python"], print, 0.01)
-        task = asyncio.create_task(planning.run())
-        await asyncio.sleep(0.1)
-        assert not task.done()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    asyncio.run(run())
