@@ -108,6 +108,9 @@ RULES = (
           "connection was likely closed", "peer closed", "closed by remote host",
           "remote_disconnect"),
           blame=PEER, tier=VICTIM),
+    # libfabric aborts where its consumer did not ask to hear of errors.
+    Rule("net.libfabric.abort", Kind.NETWORK, SEV2, ("unable to write to eq", "prov_errno"),
+         "unable to write to eq|prov_errno: (unknown error )?-?[1-9]", tier=SYMPTOM),
     Rule("net.libfabric", Kind.NETWORK, SEV3, ("libfabric:",),
          r"libfabric:\S+(cq|error)[^\n]*<(warn|error)>[^\n]*err: *-?\d", blame=UNKNOWN,
          tier=SYMPTOM),

@@ -54,7 +54,7 @@ RULES = (
          "isadirectoryerror|can.?t open file|fileexistserror|repositorynotfound|没有那个文件或目录|"
          r"(repo|dataset|(?<!local)entry)\w*notfounderror|is not a local folder|"
          "error no file named|"
-         r"oserror: can't load |sh: \d+: \S+: not found", recurs=True,
+         r"oserror: can't load |(sh|exec): (\d+: )?(exec: )?\S+: not found", recurs=True,
          unless="nccl warn"),
     Rule("config.permission", Kind.CONFIGURATION, SEV2,
          ("permissionerror", "permission denied", "[errno 13]", "operation not permitted",

@@ -72,6 +72,9 @@ RULES = (
     Rule("kubernetes.evicted", Kind.STORAGE, SEV2,
          ("low on resource: ephemeral", "low on resource: disk",
           "ephemeral local storage usage exceeds"), tier=HARD, recurs=True),
+    Rule("kubernetes.pod_evicted", Kind.EXITED, SEV2, ("evicted",),
+         r"\b(workers?|pods?) (is|are|was|were|has been|have been) evicted|reason: \w*evicted|"
+         r"\d/\d +evicted", blame=UNKNOWN, tier=SUMMARY),
     Rule("kubernetes.mount", Kind.STORAGE, SEV2,
          ("mountvolume.setup failed", "failedmount"), tier=HARD),
     Rule("kubernetes.memory", Kind.HOST_OOM, SEV2,
@@ -203,14 +206,17 @@ RULES = (
          r"wtermsig \d|wexitstatus [1-9]|jobstate=failed", blame=UNKNOWN, tier=SUMMARY),
     Rule("slurm.script_gone", Kind.CONFIGURATION, SEV1,
          ("slurm_script: no such file", "container_p_join", "container_g_join"), tier=HARD),
-    Rule("slurm.sacct_failed", Kind.EXITED, SEV2, ("failed ",),
-         r"\bfailed +((\d+-)?\d\d:\d\d:\d\d +)?\d+:\d+\b", tier=SUMMARY),
+    Rule("slurm.sacct_failed", Kind.EXITED, SEV2, ("failed",),
+         r"\bfailed +((\d+-)?\d\d:\d\d:\d\d +)?\d+:\d+\b|"
+         r"(?m:^ *\d+(_\d+)?(\.\w+)?\+? (.* )?failed *$)", tier=SUMMARY),
     Rule("slurm.daemon_fatal", Kind.CONFIGURATION, SEV1, ("fatal: ",),
          r"slurmd(\[\d+\])?: fatal: |"
          r"(?m:^(\[[\dt:.-]+\] )?fatal: [^\n]*\b(gres|nvml|cgroups?|slurmd)\b)",
          tier=SUMMARY),
     # What its plugins cannot do without, a daemon does not start without.
-    Rule("slurm.plugin", Kind.CONFIGURATION, SEV1, ("slurmd: error: ",), NO_PLUGIN, tier=SUMMARY),
+    Rule("slurm.plugin", Kind.CONFIGURATION, SEV1,
+         ("slurmd: error: ", "slurmd initialization failed"),
+         NO_PLUGIN + "|slurmd initialization failed", tier=SUMMARY),
     Rule("slurm.controller_plugin", Kind.CONFIGURATION, SEV2, ("slurmctld: error: ",),
          NO_PLUGIN + "|not a valid controller", tier=SUMMARY),
     Rule("slurm.controller_fatal", Kind.CONFIGURATION, SEV2, ("fatal: ",),

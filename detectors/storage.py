@@ -51,6 +51,10 @@ RULES = (
          r"network error|"
          r"slow reply|unable to|not available)|lnet: [^\n]*(timed out|timeout|error)",
          blame=PEER, tier=Tier.HARDWARE, unless=r"evicted|\) assertion\("),
+    # The server has given up on this client: what it had not written is lost.
+    Rule("fs.ceph.evicted", Kind.STORAGE, SEV2, ("ceph: ",),
+         r"ceph: [^\n]*(closed our session|reconnect denied|dropping (dirty|unsafe)|"
+         "rejected session|blocklisted|blacklisted)", blame=PEER, tier=Tier.DECISIVE),
     Rule("fs.server", Kind.STORAGE, SEV3,
          ("libceph:", "ceph:", "beegfs", "mmfs", "gpfs", "weka", "glusterfs", "rpc: "),
          r"(libceph|ceph): [^\n]*(down|hung|socket closed|connect error|timed out|lost)|(beegfs|"
@@ -73,7 +77,7 @@ RULES = (
           "file write failed", "unexpected pos", "pytorchfilewriter", "failed writing file",
           "write error",
           "short write"), tier=Tier.HARDWARE,
-         unless=r"connect to |nvme\d|dev sd|when calling the |\bucx\b|mlx5dv"),
+         unless=r"connect to |prov_errno|nvme\d|dev sd|when calling the |\bucx\b|mlx5dv"),
     Rule("fs.mount", Kind.STORAGE, SEV1,
          ("check_fs_mount", "mount.", "not mounted", "mount(2)", "mounting", "df command"),
          r"check_fs_mount|mount[^\n]*(failed|timed out|not mounted)|not mounted",
