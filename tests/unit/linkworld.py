@@ -15,6 +15,7 @@ from unicrond.link.handshake import SPEAKS, Claim, Identity, Verdict, Versions, 
 from unicrond.link.pace import Pace
 from unicrond.link.server import Limits, LinkServer
 from unicrond.link.session import Hands, shake
+from unicrond.link.tasks import end_all
 from unicrond.model.events import AgentBeat, AgentJoined, AgentLeft, Event
 
 DAEMON_UID = 64000
@@ -117,9 +118,7 @@ class World:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        assert await end_all(self._tasks)
         await self.server.stop()
         await asyncio.sleep(0.01)  # the last transports close
 
@@ -227,9 +226,7 @@ class Wire:
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        assert await end_all(self._tasks)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

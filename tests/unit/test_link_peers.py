@@ -16,6 +16,7 @@ from unicrond.link.frames import Body
 from unicrond.link.handshake import Identity, dial_peer
 from unicrond.link.peers import PeerMesh, ports
 from unicrond.link.session import shake
+from unicrond.link.tasks import end_all
 
 SECRET = b"s" * 32
 # Other tests, and agents of real runs, may run beside these.
@@ -81,8 +82,7 @@ class Cluster:
 
     async def stop(self, node: str) -> None:
         task = self._tasks.pop(node)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        assert await end_all([task])
 
     def cut(self, *nodes: str) -> None:
         """Between `nodes` and all others."""

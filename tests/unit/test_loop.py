@@ -15,6 +15,7 @@ from unicrond.core.policy import Policy
 from unicrond.core.state import from_saved
 from unicrond.core.step import Core
 from unicrond.engine import Engine
+from unicrond.link.tasks import end_all
 from unicrond.loop import Loop
 from unicrond.model.decision import Action, Mode
 from unicrond.model.events import AgentBeat, AgentJoined, ModeSet, Registration
@@ -51,8 +52,7 @@ class World:
         while time.monotonic() < end:
             between()
             await asyncio.sleep(0.1)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        assert await end_all([running])
 
     def join(self) -> None:
         slots = tuple(Slot(i, f"a.{i}", node, 0) for i, node in enumerate(NODES))

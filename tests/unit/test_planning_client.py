@@ -12,6 +12,7 @@ from planningworld import NOW, STARTED, a_state
 
 from db.knowledge import Knowledge, Learned
 from unicrond.errors import StoreUnavailable
+from unicrond.link.tasks import end_all
 from unicrond.model.events import Event, PlanMade, PlannedRun
 from unicrond.planning.client import Planning
 from unicrond.planning.triggers import Cause, Trigger
@@ -66,8 +67,7 @@ def drive(tmp_path: Path, books: Books, *triggers: Trigger) -> list[Event]:
         async with asyncio.timeout(20):
             while not any(known.plans for known in books.known):
                 await asyncio.sleep(0.02)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        assert await end_all([task])
 
     asyncio.run(run())
     return told
@@ -118,7 +118,6 @@ def test_a_worker_that_cannot_be_started_ends_nothing() -> None:
         task = asyncio.create_task(planning.run())
         await asyncio.sleep(0.1)
         assert not task.done()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        assert await end_all([task])
 
     asyncio.run(run())
