@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 ACTING = {
     "mode",
+    "proof-key",
     "incident",
     "run",
     "db",
