@@ -17,7 +17,8 @@ LEVEL = re.compile(
 )
 KEPT_AT_ANY_LEVEL = re.compile(
     r"blocked for more than|rcu|xid|oom|killed|lockup|loss is nan|nvrm|cancelled|signal sigusr|"
-    r"straggler|spike|link is down|no available block|nccl info \S+ -> \d"
+    r"straggler|spike|link is down|no available block|nccl info \S+ -> \d|"
+    r"\[rank\d+\]: [\w.]*(?:error|exception): "
 )
 HARMLESS = re.compile(
     "|".join(

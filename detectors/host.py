@@ -89,10 +89,11 @@ RULES = (
           "superblock", "ext4-fs error", "xfs (", "btrfs error", "nvme nvme", "buffer i/o",
           "read-only", "hostbyte=did_", "device offlined", "beyond end of device", "disk failure",
           "no available path", "to offline device", "capacity change",
-          "loading journal", "can't read"),
+          "loading journal", "can't read", "sense key", "unrecovered read"),
          r"ext4-fs error|(ext4|btrfs)[^\n]*: (i/o error|remounting)|jbd2: no valid|"
          r"(ext4-fs|xfs) \([^)]*\): (error loading|unable to read|can't read)|"
-         r"xfs \([^)]*\): [^\n]*(i/o error|corruption|shutting down|"
+         r"sense key ?: (medium|hardware) error|unrecovered read error|"
+         r"xfs \([^)]*\): [^\n]*(i/o error|corruption|crc error|xfs_repair|shutting down|"
          r"shutdown|error -\d|internal error)|hostbyte=did_(?!ok)|device offlined|"
          r"btrfs[^\n]*error|(buffer |critical |metadata )?i/o error[, ][^\n]*(dev|sector)|"
          r"nvme nvme\d+: [^\n]*(timeout(?! set)|controller is down|removing after|aborting|"

@@ -106,7 +106,7 @@ RULES = (
           "should be the same", "missing key in checkpoint", "takes no arguments",
           "unexpected keyword argument", "given groups=", "appears not to match",
           "ddp expects same", "expected a non-empty", "expected a proper", "to have the same",
-          "recomputed values",
+          "recomputed values", "not receive grad",
           "tensors must be", "invalid scalar type", "internal assert failed"),
          "shapes cannot be multiplied|size mismatch for|expected all tensors|"
          "expected scalar type|the size of tensor a|does not require grad|graph a second time|"
@@ -117,7 +117,8 @@ RULES = (
          "should be the same|given groups=|appears not to match|ddp expects same|"
          r"expected a (non-empty|proper)|missing key in checkpoint|input type \(|"
          r"unexpected keyword argument|expected (input|tensor)[^\n]*(but|to have)|"
-         r"recomputed values|tensors must be|invalid scalar type|internal assert failed|"
+         "recomputed values|did not receive grad|tensors must be|invalid scalar type|"
+         "internal assert failed|"
          r"torch\._dynamo\.exc\.(unsupported|usererror|torchruntimeerror)", recurs=True),
     Rule("memory.host", Kind.HOST_OOM, SEV2,
          ("memoryerror", "cannot allocate memory", "can't allocate memory", "[errno 12]",
