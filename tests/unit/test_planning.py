@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 from planningworld import NAMES, NOW, STARTED, a_run, a_state, lost
 
-from db.codec import dumps, loads
 from db.knowledge import Knowledge, Learned, Observation
 from db.queries import Queries
 from db.store import SqlStore, open_store
@@ -23,7 +21,7 @@ from unicrond.model.cluster import Allocation, JobState, Node, NodeState, Snapsh
 from unicrond.model.decision import Decision, Mode
 from unicrond.model.incident import IncidentState, Proof, Review, Severity
 from unicrond.model.run import Run, RunState
-from unicrond.planning.client import recorded, worker_command
+from unicrond.planning.client import recorded
 from unicrond.planning.learning import Learning
 from unicrond.planning.stirs import Stirs
 from unicrond.planning.triggers import Cause, Trigger, Triggers
@@ -358,18 +356,3 @@ def test_what_may_make_a_plan_possible_calls_for_another_try_once() -> None:
 
 
 # the process
-
-
-def test_the_workers_process_answers_and_ends_with_its_input(
-    tmp_path: Path, store: SqlStore
-) -> None:
-    config = tmp_path / "unicron.toml"
-    config.write_text(f'database_url = "sqlite:///{tmp_path}/unicron.db"\n')
-    save(store, a_run(), incidents=(lost("n2"),))
-    asked = dumps(Ask(NOW, (STARTED,))) + "\n"
-    ended = subprocess.run(
-        worker_command(config), input=asked, capture_output=True, text=True, timeout=60, check=True,
-        cwd=Path(__file__).parents[2],
-    )  # fmt: skip
-    reply = loads(Reply, ended.stdout)
-    assert reply.plan is not None and reply.plan.choice == "shrink"
