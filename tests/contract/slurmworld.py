@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -142,7 +143,15 @@ class LabWorld:
                 self._lab.exec(
                     ["scontrol", "update", f"NodeName={node}", "State=RESUME"], check=False
                 )
-        until(self, all_idle, 60)
+        until(self, lambda seen: not self._end_reservations() and all_idle(seen), 60)
+
+    def _end_reservations(self) -> list[str]:
+        """Those that are left: Slurm deletes none that a job still uses."""
+        shown = self._lab.exec(["scontrol", "--oneliner", "show", "reservation"]).stdout
+        names = re.findall(r"ReservationName=(unicron-\S+)", shown)
+        for name in names:
+            self._lab.exec(["scontrol", "delete", f"ReservationName={name}"], check=False)
+        return names
 
 
 def until(world: World, told: Callable[[Snapshot], bool], within_seconds: float) -> Snapshot:
